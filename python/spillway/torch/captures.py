@@ -1,6 +1,7 @@
 """The captures of one function, and their plans."""
 
 from .errors import ChangedError
+from .supplying import fitting
 
 
 class Captures:
@@ -28,10 +29,16 @@ class Captures:
         self.example = self._variant.example = self._variant.steps[step.shapes] = step
 
     def shapes_of(self, batch):
-        """Returns the shapes of a batch, which is captured if it is the first one."""
+        """Returns the shapes of a batch, which is captured if it is the first one. Where the optimizer's code branches
+        otherwise than in all captures for these shapes, they have another name."""
         if self.example is None:
             self.begin(self._source.capture(batch))
-        return self.example.shapes_of(batch)
+        shapes = self.example.shapes_of(batch)
+        keys = {id(step): key for key, step in self.steps.items() if step.shapes == shapes}
+        found = fitting([step for step in self.steps.values() if id(step) in keys])
+        if found:
+            return keys[id(found[0])]
+        return (*shapes, f"branches of the optimizer, {len(keys)}") if keys else shapes
 
     def use(self, plan):
         """Has all planned again, but for the first capture, which has this plan if it is given."""

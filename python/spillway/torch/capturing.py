@@ -29,7 +29,7 @@ from .checkpoints import without_checkpoints
 from .clipping import Clipping
 from .collectives import is_collective
 from .constants import Constants
-from .counting import Advance, Counts, refuse_closures
+from .counting import Counts, refuse_closures
 from .devices import device_of, tensors_of
 from .errors import CaptureError, is_of_user, quoted
 from .generators import PythonsGenerators, unseeded
@@ -56,6 +56,7 @@ from .sharding import Shards, refuse_function, refuse_rows, refuse_scaler
 from .step import Step
 from .stepping import RecordedOptimizer, no_other_steps
 from .storing import Stored
+from .supplying import Numbers
 from .swapping import Fakes, given, kept, rows_in_module, swapped_module
 from .twice import Runs
 
@@ -585,18 +586,19 @@ def _step(source, recorded, name, example_batch):
     results = [_result(recorder, value) for value in values]
     refuse_other_results(values)
     returns = [form(view) if view else value for value, view in zip(values, results)]
-    given = recorded.batch, [rate for one in recorded.optimizers for rate in one.rates]
+    supplied = [one.supplied for one in recorded.optimizers]
+    given = recorded.batch, [rate for one in supplied for rate in one.rates]
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
     outputs = Outputs(recorder.storages, results, name) if source.has_outputs else None
     ops = operations(recorder, batch, rates, name, results, outputs)
-    advance = Advance([one.counts for one in recorded.optimizers], rates)
+    numbers = Numbers(supplied, rates)
     source.processes.share(ops, recorder.storages)
     source.measurements.give_back()
     states = {s.name: s.value for s in recorder.storages if s.kind == "state" and s.name != "generator"}
     around = Surroundings(source.model, source.functions(), source.optimizers, states)
     found = checks(recorder, batch)
     return Step(
-        source, recorder.storages, ops, example_batch, (returns, structure), advance, around, found, outputs
+        source, recorder.storages, ops, example_batch, (returns, structure), numbers, around, found, outputs
     )
 
 

@@ -12,7 +12,7 @@ import torch
 
 from .carrying import Replaced
 from .errors import CaptureError, ChangedError, quoted
-from .scalars import Kept, Scalar, form_of
+from .scalars import form_of
 from .storing import MISSING, is_same
 
 ADVICE = (
@@ -44,12 +44,10 @@ class Place:
 
 @dataclass
 class Count:
-    """A number of Python that an optimizer's step changes. It has the same value at all of its places. `after` is the
-    number after the step."""
+    """A number of Python that an optimizer's step changes. It has the same value at all of its places."""
 
     places: list
     is_whole: bool
-    after: Scalar | float | None = None
 
     def value(self, optimizer):
         """Returns the number that the optimizer has now."""
@@ -75,16 +73,15 @@ class Counts:
 
     def __init__(self):
         self.all = []
-        self.is_settled = False  # whether the last run needed no others
         self.refused = None  # a change by the last run that no capture can have
 
     def take(self, optimizer, changes, entries):
-        """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run."""
+        """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run.
+        Returns the numbers at the end, or None if another run is needed."""
         self.refused = self.other_change(changes)
-        if not self.refused:
-            unknown = self._unknown(changes)
-            self._add(unknown)
-            self.is_settled = not unknown and self._settle(optimizer, entries)
+        unknown = [] if self.refused else self._unknown(changes)
+        self._add(unknown)
+        return None if unknown or self.refused else self._after(optimizer, entries)
 
     def other_change(self, changes):
         """Returns the first change of what is neither a tensor nor a number, or None."""
@@ -104,69 +101,32 @@ class Counts:
         alike = defaultdict(list)
         for change in changes:
             is_whole = isinstance(change.before, int) and isinstance(change.after, int)
-            alike[is_whole, change.before, change.after].append(change.place)
+            alike[is_whole, change.before, form_of(_node(change.after))].append(change.place)
         self.all += [Count(places, is_whole) for (is_whole, *_), places in alike.items()]
 
-    def stand_ins(self, fakes):
-        """Returns numbers that stand for the optimizer's own, by place. They are read from fake tensors."""
-        numbers = {}
-        for count, fake in zip(self.all, fakes):
-            number = torch.SymFloat(Kept(str(count.places[0]), count.is_whole, fake.item().node))
-            numbers.update(dict.fromkeys(count.places, number))
-        return numbers
-
-    def _settle(self, optimizer, entries):
-        """Takes the numbers after a step from the optimizer's entries. Returns whether all numbers that were one still
-        are."""
-        parted = []
+    def _after(self, optimizer, entries):
+        """Returns the numbers after a step, given the optimizer's entries. Returns None if numbers that were one have
+        come apart."""
+        ends, parted = [], []
         for count in self.all:
             after = {place: entries.get(place, MISSING) for place in count.places}
             for place, value in after.items():
                 if not isinstance(value, (int, float, torch.SymFloat)):
                     refuse(optimizer, f"{place} is a number before the step and {_told(value)} after it", None)
-            ends = [value.node if isinstance(value, torch.SymFloat) else value for value in after.values()]
-            count.after = ends[0]
-            if len(set(map(form_of, ends))) > 1:
+            nodes = list(map(_node, after.values()))
+            ends.append(nodes[0])
+            if len(set(map(form_of, nodes))) > 1:
                 parted.append(count)
         for count in parted:
             self.all.remove(count)
             self.all += [Count([place], count.is_whole) for place in count.places]
-        return not parted
-
-    def without(self, owner, entries):
-        """Returns what a group or a state has, without these numbers."""
-        keys = {place.key for count in self.all for place in count.places if place.owner is owner}
-        return {key: value for key, value in entries.items() if key not in keys}
+        return None if parted else ends
 
 
-class Advance:
-    """Writes the numbers that optimizers keep in Python as an iteration leaves them. `rates` are the views of what each
-    iteration is supplied with, `counts` those of each optimizer."""
-
-    def __init__(self, counts=(), rates=()):
-        self.counts = list(counts)
-        self._positions = {view.tensor: k for k, view in enumerate(rates)}
-        for count in (count for one in self.counts for count in one.all):
-            leaves = count.after.leaves() if isinstance(count.after, Scalar) else []
-            if any(view.tensor not in self._positions for view, _ in leaves):
-                raise CaptureError(
-                    f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
-                    " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
-                )
-
-    def __call__(self, optimizers, rates):
-        """Writes the numbers that follow from what an iteration was supplied with."""
-        for place, value, optimizer in list(self.after(optimizers, rates)):
-            place.entries(optimizer)[place.key] = value
-
-    def after(self, optimizers, rates):
-        """Yields the place, the number after an iteration, and the optimizer."""
-        read = lambda view, _: rates[self._positions[view.tensor]].item()
-        for optimizer, counts in zip(optimizers, self.counts):
-            for count in counts.all:
-                value = count.after.value(read) if isinstance(count.after, Scalar) else count.after
-                value = int(value) if count.is_whole and float(value).is_integer() else value
-                yield from ((place, value, optimizer) for place in count.places)
+def entries_without(counts, owner, entries):
+    """Returns what a group or a state has, without some counts."""
+    keys = {place.key for count in counts for place in count.places if place.owner is owner}
+    return {key: value for key, value in entries.items() if key not in keys}
 
 
 @dataclass
@@ -179,8 +139,9 @@ class Change:
 
     @property
     def is_of_numbers(self):
-        """Whether the step puts a number in the place of a number."""
-        return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (self.before, self.after))
+        """Whether the step puts a number in the place of a number, not computed from tensors."""
+        is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known()
+        return _is_plain(self.before) and (_is_plain(self.after) or is_known)
 
     @property
     def is_of_tensors(self):
@@ -256,6 +217,14 @@ def _is_equal(before, after):
         return True
     plain = not any(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in (before, after))
     return plain and before == after
+
+
+def _is_plain(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _node(value):
+    return value.node if isinstance(value, torch.SymFloat) else value
 
 
 def _told(value):

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .capturing import refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
-from .counting import Advance, Counts
+from .counting import entries_without
 from .errors import CaptureError
 from .logs import timed
 from .measuring import Measured
@@ -31,6 +31,7 @@ from .recording import Recorder, Storage
 from .results import Results
 from .scaling import Scaling
 from .step import Step
+from .supplying import Numbers
 from .swapping import Fakes, swapped_module
 from .updating import record_update
 
@@ -176,7 +177,6 @@ class Joint(Step):
         self.keeps_states = update is not None  # the caller's tensors have all others
         self.updated_parameters = frozenset(update.parameters if update else ())
         self._states = update.states if update else {}
-        self._counts = update.counts if update else Counts()
         self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]
         self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
         for k in self.updated:  # the caller has their values between iterations, and after errors
@@ -185,8 +185,9 @@ class Joint(Step):
         ordered = ops.ordered()
         waiting = next((k for k, op in enumerate(ordered) if op.name == "step"), len(ordered))
         self.update_ops = range(waiting, len(ordered))
-        advance = Advance([self._counts], update.rates) if update else Advance([self._counts])
-        super().__init__(source, storages, ordered, (), ((), None), advance)
+        self._counts = update.supplied.counts if update else []
+        numbers = Numbers([update.supplied], update.rates) if update else Numbers()
+        super().__init__(source, storages, ordered, (), ((), None), numbers)
         self.draws = False  # so that nobody but the caller puts the generator back after an error
 
     @property
@@ -201,7 +202,7 @@ class Joint(Step):
     def has_current_states(self):
         """Returns whether the optimizer has the states that the update was captured with."""
         states = vars(self.optimizer)["state"] if self._states else {}
-        own = {p: self._counts.without(p, states.get(p, {})) for p in self._states}
+        own = {p: entries_without(self._counts, p, states.get(p, {})) for p in self._states}
         return all(_is_same(own[p], captured) for p, captured in self._states.items())
 
     def written_states(self):

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from .collectives import is_collective
 from .errors import CaptureError
@@ -149,7 +149,8 @@ class _generator_kept:
 def _measure(call, memory, device):
     if call.function is None:
         return Measured(1, 0, draws=False, repeats=True)
-    call = replace(call, unless=None)
+    args, kwargs = tree_map(_example, (call.args, call.kwargs))
+    call = replace(call, args=args, kwargs=kwargs, unless=None)
     with plain_mode(), _generator_kept(device) as generator:
         launch = _warmed_up(call, memory, generator)
         draws = generator.has_moved() or may_draw(call)
@@ -168,6 +169,12 @@ def _measure(call, memory, device):
         addresses = [None if r is None else r.data_ptr() for r in results]
         time_ns = device.time_ns(launch, workspace, addresses, is_collective(call))
     return Measured(max(time_ns, 1), workspace.nbytes, draws, repeats, workspace.places, call.copies)
+
+
+def _example(arg):
+    """Returns the value of the example in place of a number that is known before an iteration. Other values may have no
+    root, or none of another function that computes the number."""
+    return arg.value(None) if isinstance(arg, Scalar) and arg.is_known() else arg
 
 
 def _results(call, memory):

@@ -24,6 +24,8 @@ class Substitution(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(self._known, (args, kwargs or {}))
+        if function in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], torch.SymFloat):
+            return torch.full((), *args, **kwargs)
         if function in FUSED:
             args, kwargs = tree_map(self._stand_in, (args, kwargs))
         if function is torch.Tensor.backward:

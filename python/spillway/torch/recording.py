@@ -376,7 +376,7 @@ class Recorder(TorchDispatchMode):
         return tuple(list(chain.from_iterable(column)) for column in zip(*results))
 
     def _record(self, function, args, kwargs):
-        _refuse_whole_numbers(function, args, kwargs)
+        _refuse_numbers(function, args, kwargs)
         out = self._run(function, args, kwargs)
         fakes = list(out) if isinstance(out, (tuple, list)) else [out]
         fresh = [k for k, f in enumerate(fakes) if self._is_new(f)]
@@ -407,7 +407,7 @@ class Recorder(TorchDispatchMode):
         ]
         if function in FACTORIES:
             call.function, *more = FACTORIES[function](*args, **kwargs)
-            call.args, call.kwargs = (call.results[0], *more), {}
+            call.args, call.kwargs = (call.results[0], *map(self._argument, more)), {}
         self._find_operands(call, written)
         self._values.forget(call.writes)
         self._values.compute(function, (args, kwargs), self.view, call.results)
@@ -584,10 +584,13 @@ class Recorder(TorchDispatchMode):
         return self._unique(f"{name}_{count}") if count else name
 
 
-def _refuse_whole_numbers(function, args, kwargs):
-    """Refuses an op that has whole numbers in eager mode, but numbers in floating point as it is recorded."""
+def _refuse_numbers(function, args, kwargs):
+    """Refuses numbers that an op makes a shape of, and an op that has whole numbers in eager mode, but numbers in
+    floating point as it is recorded."""
     leaves = tree_leaves((args, kwargs))
     kept = next((a.node.kept() for a in leaves if isinstance(a, torch.SymFloat) and a.node.kept()), None)
+    if kept is not None and function.overloadpacket in (aten.arange, aten.range):
+        kept.guard_int()  # The number of elements depends on it.
     if kept is None or not kept.is_whole or kwargs.get("dtype"):
         return
     if not any(isinstance(a, FakeTensor) and (a.is_floating_point() or a.is_complex()) for a in leaves):

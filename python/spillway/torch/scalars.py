@@ -27,7 +27,8 @@ class Scalar:
         self.operands = operands
 
     def value(self, read):
-        """Returns the number, given `read`, which returns the value of a leaf's tensor."""
+        """Returns the number, given `read`, which returns the value of a leaf's tensor. Without it, returns that of the
+        example, if the number is known before an iteration."""
         if self.function is read_tensor:
             return read(*self.operands)
         values = [o.value(read) if isinstance(o, Scalar) else o for o in self.operands]
@@ -86,10 +87,18 @@ class Scalar:
 
     wrap_int = wrap_float
 
-    def ge(self, other):
-        return Comparison(self, other)
+    def _compared(self, other, function):
+        return Comparison(function, (self, other))
 
-    gt = le = lt = eq = ne = ge
+    ge = partialmethod(_compared, function=operator.ge)
+    gt = partialmethod(_compared, function=operator.gt)
+    le = partialmethod(_compared, function=operator.le)
+    lt = partialmethod(_compared, function=operator.lt)
+    eq = partialmethod(_compared, function=operator.eq)
+    ne = partialmethod(_compared, function=operator.ne)
+
+    def bool_(self):
+        return Comparison(operator.ne, (self, 0)).bool_()
 
     def is_float(self):
         return True
@@ -110,25 +119,25 @@ class Scalar:
         return False
 
     def guard_float(self, file="", line=0):
-        kept = self.kept()
+        name = self.kept().name if self.is_known() else "a tensor"
         raise CaptureError(
-            f"{user_line()}: Python needs the value of {kept.name if kept else 'a tensor'}, which differs between"
-            f" iterations{advice()}"
+            f"{user_line()}: Python needs the value of {name}, which differs between iterations{advice()}"
         )
 
-    guard_int = guard_bool = bool_ = int_ = trunc = round = _graph_repr = str = guard_float
+    guard_int = guard_bool = int_ = trunc = round = _graph_repr = str = guard_float
+
+    def is_known(self):
+        """Returns whether the number is known before an iteration."""
+        return all(o.is_known() for o in self.operands if isinstance(o, Scalar)) and self.function is not read_tensor
 
     def kept(self):
-        """Returns a number that an optimizer keeps in Python and that this number is computed from, or None."""
+        """Returns a number that is known before an iteration and that this number is computed from, or None."""
         found = (o.kept() for o in self.operands if isinstance(o, Scalar))
         return next((kept for kept in found if kept is not None), None)
 
 
 class Comparison(Scalar):
-    """A comparison of numbers: PyTorch may check it, but no code may branch on it."""
-
-    def __init__(self, *operands):
-        super().__init__(operator.ge, operands)
+    """A comparison of numbers. Code may branch on it if all of them are known before an iteration."""
 
     def is_float(self):
         return False
@@ -139,48 +148,31 @@ class Comparison(Scalar):
     def expect_true(self, file, line):
         return True
 
-
-class Compared(Scalar):
-    """A number that code may compare with 0. It has the sign of `example` in all iterations."""
-
-    def __init__(self, number, example):
-        super().__init__(operator.pos, (number,))
-        self._example = example
-
-    def _compared(self, other, compare):
-        return Known(compare(self._example, 0)) if other.operands == (0,) else Comparison(self, other)
-
-    ge = partialmethod(_compared, compare=operator.ge)
-    gt = partialmethod(_compared, compare=operator.gt)
-    le = partialmethod(_compared, compare=operator.le)
-    lt = partialmethod(_compared, compare=operator.lt)
-    eq = partialmethod(_compared, compare=operator.eq)
-    ne = partialmethod(_compared, compare=operator.ne)
-
-    def bool_(self):
-        return self._example != 0
-
-
-class Known(Comparison):
-    """A comparison with the same result in all iterations."""
-
-    def __init__(self, result):
-        super().__init__()
-        self._result = result
-
     def guard_bool(self, file="", line=0):
-        return self._result
+        """Returns the result, which the step is captured for."""
+        if not self.is_known():
+            self.guard_float()
+        result = self.value(None)
+        self.kept().decisions.append((self, result))
+        return result
 
     bool_ = guard_bool
 
 
 class Kept(Scalar):
-    """A number that an optimizer keeps in Python, under a name, and that comes from a tensor in double precision. Where
-    it `is_whole`, Python has an `int`."""
+    """A number that is known before an iteration, as an optimizer keeps it in Python, under a name. It comes from a
+    tensor in double precision; where it `is_whole`, Python has an `int`. Code that compares it sees `example`, and adds
+    the comparison and its result to `decisions`."""
 
-    def __init__(self, name, is_whole, tensor_number):
+    def __init__(self, name, tensor_number, example, decisions, is_whole=False):
         super().__init__(operator.pos, (tensor_number,))
-        self.name, self.is_whole = name, is_whole
+        self.name, self.example, self.decisions, self.is_whole = name, example, decisions, is_whole
+
+    def value(self, read):
+        return self.example if read is None else super().value(read)
+
+    def is_known(self):
+        return True
 
     def kept(self):
         return self

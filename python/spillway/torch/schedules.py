@@ -4,7 +4,6 @@ schedule cycles."""
 import torch
 
 from .errors import CaptureError
-from .scalars import Compared
 
 
 def scheduled(optimizer):
@@ -22,9 +21,8 @@ def settings_with(optimizer, numbers_by_group):
     settings = []
     for group, numbers in zip(optimizer.param_groups, numbers_by_group):
         settings.append({"lr": numbers["lr"]})
-        for name, example in _compared(optimizer, group).items():
-            number = torch.SymFloat(Compared(numbers[name].node, example))
-            settings[-1].update(_with(group, name, number))
+        for name in _compared(optimizer, group):
+            settings[-1].update(_with(group, name, numbers[name]))
     return settings
 
 

@@ -18,9 +18,8 @@ from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Batch, Compiled, Result
-from .schedules import constants, has_tensor_rate
+from .schedules import has_tensor_rate
 from .storing import is_same
-from .swapping import supplied
 from .verifying import verify
 
 Settings = Mapping[str, bool | int | str]
@@ -31,7 +30,7 @@ class Step(Generic[Batch, Result]):
     """A captured training step, or an inference, which has no optimizer. `graph` is what is
     planned, `source.capture` captures it for another batch.
 
-    `advance` has what the optimizers count in Python.
+    `numbers` has what the optimizers supply each iteration with.
     `surroundings` is what a call compares, and `checks` are those of indices in its batch. `outputs` has the
     results, unless ops copy them to the caller."""
 
@@ -47,7 +46,7 @@ class Step(Generic[Batch, Result]):
     )
 
     def __init__(
-        self, source, storages, ops, example_batch, returned, advance, surroundings=None, checks=(), outputs=None
+        self, source, storages, ops, example_batch, returned, numbers, surroundings=None, checks=(), outputs=None
     ):
         self.source = source
         self.storages = storages
@@ -59,8 +58,8 @@ class Step(Generic[Batch, Result]):
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
-        self._advance = advance
-        self._settings = self._constants()
+        self._numbers = numbers
+        self._settings = numbers.constants(self.optimizers)
         self._scaling = source.scaling.constants()
         self._tensors = [has_tensor_rate(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
@@ -271,8 +270,8 @@ class Step(Generic[Batch, Result]):
                 f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
             )
         groups = groups_of(self.optimizers)
-        groups_now = zip(groups, self._constants(), self._settings, self._tensors)
-        for (label, group), now, settings, was_tensor in groups_now:
+        present = self._numbers.constants(self.optimizers)
+        for (label, group), now, settings, was_tensor in zip(groups, present, self._settings, self._tensors):
             for name, constant in settings.items():
                 if now[name] != constant:
                     raise ChangedError(
@@ -285,27 +284,21 @@ class Step(Generic[Batch, Result]):
                 raise ChangedError(
                     f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
                 )
-        rates = []
-        for optimizer, counts in zip(self.optimizers, self._advance.counts):
-            settings, numbers = supplied(optimizer, counts)
-            rates += [value for group in settings for value in group.values()] + numbers
-        return rates
+        return self._numbers.rates(self.optimizers)
 
-    def _constants(self):
-        """Returns the settings of each group that must not change."""
-        return [
-            counts.without(k, settings)
-            for optimizer, counts in zip(self.optimizers, self._advance.counts)
-            for k, settings in enumerate(constants(optimizer))
-        ]
+    def fits(self) -> bool:
+        """Returns whether the optimizers' code branches as it did when the step was captured. May raise
+        `ChangedError`, as `rates` does."""
+        return self._numbers.decide_alike(self.rates)
 
     def advance(self, rates):
         """Has the optimizers count on, after an iteration with these rates."""
-        self._advance(self.optimizers, rates)
+        for optimizer, place, value in list(self._numbers.after(self.optimizers, rates)):
+            place.entries(optimizer)[place.key] = value
 
     def refuse_other_counts(self, rates):
         """Raises `CaptureError` unless the optimizers have counted as an iteration with these rates does."""
-        for place, value, optimizer in self._advance.after(self.optimizers, rates):
+        for optimizer, place, value in self._numbers.after(self.optimizers, rates):
             now = place.entries(optimizer)[place.key]
             if not is_same(value, now):
                 raise CaptureError(f"{place} of the optimizer is {now} in eager mode, but {value} in the captured step")

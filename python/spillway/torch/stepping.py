@@ -6,11 +6,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .counting import Entries
+from .counting import Entries, entries_without
 from .errors import CaptureError, quoted_line
 from .scalars import functions_of_numbers
 from .storing import MISSING, is_same
-from .swapping import SwappedOptimizer, given_settings, refuse_first_step, rows_in_module
+from .supplying import Supplied
+from .swapping import SwappedOptimizer, refuse_first_step, rows_in_module
 
 
 class RecordedOptimizer:
@@ -21,8 +22,8 @@ class RecordedOptimizer:
     def __init__(self, optimizer, counts, name, recorded, model, without_states):
         self.optimizer, self.counts, self.name = optimizer, counts, name
         self._recorder, self._fakes, self._model = recorded.recorder, recorded.fakes, model
-        self.rates, settings, numbers = given_settings(self._recorder, optimizer, counts)
-        self._swapped = SwappedOptimizer(optimizer, self._fakes, settings, numbers)
+        self.supplied = Supplied(self._recorder, optimizer, counts)
+        self._swapped = SwappedOptimizer(optimizer, self._fakes, self.supplied)
         self._without_states = without_states
         self.steps = 0
         self.is_trial = False  # whether the run only found out something about the optimizer
@@ -52,8 +53,8 @@ class RecordedOptimizer:
         """Ends a run. Refuses changes of settings outside of the optimizer's steps."""
         if self._entries is not None:
             self._fakes.replaced += self._entries.replaced()
-            self.counts.take(self.optimizer, self._changes, self._entries.now())
-            self.is_trial |= not self.counts.is_settled
+            self.supplied.after = self.counts.take(self.optimizer, self._changes, self._entries.now())
+            self.is_trial |= self.supplied.after is None
         if self.is_trial:
             return
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
@@ -116,7 +117,7 @@ class RecordedOptimizer:
 
     def _settings_of(self, k, group):
         settings = {key: value for key, value in group.items() if key != "params"}
-        return self.counts.without(k, settings)
+        return entries_without(self.supplied.counts, k, settings)
 
 
 @contextmanager

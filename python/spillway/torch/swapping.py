@@ -12,7 +12,6 @@ from torch.optim.optimizer import _foreach_supported_types
 from .carrying import Replaced
 from .counting import Place
 from .errors import CaptureError, FirstStepError
-from .schedules import has_tensor_rate, scheduled, settings_with
 
 
 class Fakes:
@@ -202,42 +201,11 @@ def given(recorder, name, value, device=None):
     return fake
 
 
-def supplied(optimizer, counts):
-    """Returns the settings of each group that may change, by name, and the counts, all as tensors."""
-    numbers = [torch.tensor(count.value(optimizer), dtype=torch.float64) for count in counts.all]
-    return scheduled(optimizer), numbers
-
-
-def given_settings(recorder, optimizer, counts):
-    """Returns the fake tensors of an optimizer's settings that may change and of its counts; the settings as its groups
-    get them: numbers, except for learning rates that are tensors; and the counts, by place."""
-    settings, numbers = supplied(optimizer, counts)
-    by_group = [
-        {name: given(recorder, f"{name}.{k}", value) for name, value in settings_of_group.items()}
-        for k, settings_of_group in enumerate(settings)
-    ]
-    counted = [given(recorder, f"count.{k}", number) for k, number in enumerate(numbers)]
-    with recorder.fake_mode, recorder:
-        numbers = [
-            {n: _as_setting(group, n, fake) for n, fake in fakes.items()}
-            for group, fakes in zip(optimizer.param_groups, by_group)
-        ]
-        settings = settings_with(optimizer, numbers)
-        places = counts.stand_ins(counted)
-    return [fake for fakes in by_group for fake in fakes.values()] + counted, settings, places
-
-
-def _as_setting(group, name, fake):
-    is_tensor = name == "lr" and (group.get("fused") or has_tensor_rate(group))
-    return fake if is_tensor else fake.item()
-
-
 class SwappedOptimizer:
-    """Within it, an optimizer updates fake parameters. `settings` has the settings of each group that may
-    change, and `numbers` the counts by place."""
+    """Within it, an optimizer updates fake parameters, with the numbers that it is `supplied` with."""
 
-    def __init__(self, optimizer, fakes, settings, numbers):
-        self._optimizer, self._fakes, self._settings, self._numbers = optimizer, fakes, settings, numbers
+    def __init__(self, optimizer, fakes, supplied):
+        self._optimizer, self._fakes, self._supplied = optimizer, fakes, supplied
         self._groups, self._state = optimizer.param_groups, optimizer.state
         # These have their step counts on the device; the others compute with them on the processor.
         on_device = [g for g in self._groups if g.get("fused") or g.get("capturable")]
@@ -250,7 +218,7 @@ class SwappedOptimizer:
         try:
             optimizer.param_groups = [
                 self._with_numbers(k, dict(group, params=[self._fake(p) for p in group["params"]], **settings))
-                for k, (group, settings) in enumerate(zip(self._groups, self._settings))
+                for k, (group, settings) in enumerate(zip(self._groups, self._supplied.settings))
             ]
             optimizer.state = type(state)(state.default_factory)
             self._add_states()
@@ -285,7 +253,7 @@ class SwappedOptimizer:
 
     def _with_numbers(self, owner, entries):
         """Returns the entries of a group or a state with numbers that stand for counts."""
-        return {key: self._numbers.get(Place(owner, key), value) for key, value in entries.items()}
+        return {key: self._supplied.numbers.get(Place(owner, key), value) for key, value in entries.items()}
 
     def _fake(self, parameter):
         # Some optimizers have states of their own, under names.

@@ -9,6 +9,7 @@ from .errors import CaptureError
 from .joint import plain_strides
 from .logs import LOG
 from .pausing import Iteration, version
+from .supplying import fitting
 
 AGAIN = (
     "a forward pass runs again for its backward pass, since other calls needed the memory of the budget, or other"
@@ -82,10 +83,11 @@ class Training:
         return joined
 
     def _found(self, pattern, updated):
-        """Yields the passes for a pattern and an update, the oldest first."""
-        for joined in self._joined:
-            if (joined.step.pattern, joined.step.updated_parameters) == (pattern, updated):
-                yield joined
+        """Returns an iterator over the passes for a pattern and an update, the oldest first."""
+        is_for = lambda step: (step.pattern, step.updated_parameters) == (pattern, updated)
+        found = [joined for joined in self._joined if is_for(joined.step)]
+        fit = set(map(id, fitting([joined.step for joined in found])))
+        return (joined for joined in found if id(joined.step) in fit)
 
     def _new(self, step):
         joined = _Joined(step, self.device, self._tensors)

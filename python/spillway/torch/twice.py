@@ -169,7 +169,7 @@ class _Values:
             for k, storage in enumerate(self._recorder.storages)
             if storage.kind == "state" and storage.writes
         }
-        counts = [self._part(count.after) for one in self._recorded.optimizers for count in one.counts.all]
+        counts = [self._part(after) for one in self._recorded.optimizers for after in one.supplied.after or ()]
         return str(structure), results, states, counts, self._generator
 
     def left(self, k):

@@ -9,15 +9,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .capturing import explained
 from .carrying import carry
-from .counting import Counts, Entries, refuse
+from .counting import Counts, Entries, entries_without, refuse
 from .ownership import Substitution
 from .recording import Recorder
 from .scalars import functions_of_numbers
+from .supplying import Supplied
 from .swapping import (
     Fakes,
     SwappedOptimizer,
     given,
-    given_settings,
     initialise,
     kept,
     refuse_first_step,
@@ -28,13 +28,13 @@ from .swapping import (
 class Update:
     """A recorded step of an optimizer: the views of what its caller supplies. `parameters` and
     `gradients` are by the positions of the graph's inputs. `states` are those of the optimizer that the
-    step was recorded with, by parameter, and `counts` what it counts in Python."""
+    step was recorded with, by parameter, without counts, which are `supplied`."""
 
     parameters: dict
     gradients: dict
     rates: list
     states: dict
-    counts: Counts
+    supplied: Supplied
 
 
 def record_update(recorder, optimizer, names, parameters):
@@ -44,11 +44,11 @@ def record_update(recorder, optimizer, names, parameters):
     with kept([optimizer]):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
-        counts = Counts()
-        run = partial(_Run, optimizer, names, parameters, is_initialised, counts)
-        counts.is_settled = type(optimizer).__module__.startswith("torch.optim.")  # These count in tensors.
-        while not counts.is_settled:
-            run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), recorder.measure))
+        run = partial(_Run, optimizer, names, parameters, is_initialised, Counts())
+        needs_trial = not type(optimizer).__module__.startswith("torch.optim.")  # These count in tensors.
+        while needs_trial:
+            trial = run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), recorder.measure))
+            needs_trial = trial.supplied.after is None
         return run(recorder).update()
 
 
@@ -56,18 +56,18 @@ class _Run:
     """One run of an optimizer's step on fake tensors."""
 
     def __init__(self, optimizer, names, parameters, is_initialised, counts, recorder):
-        self._optimizer, self._parameters, self._counts = optimizer, parameters, counts
+        self._optimizer, self._parameters = optimizer, parameters
         self._recorder, fakes = recorder, Fakes(recorder)
         self._views = {k: _stand_in(recorder, fakes, p, names[k]) for k, p in parameters.items()}
         _pass_by(recorder, fakes, optimizer, {id(p) for p in parameters.values()})
-        self._rates, settings, numbers = given_settings(recorder, optimizer, counts)
-        with SwappedOptimizer(optimizer, fakes, settings, numbers):
+        self.supplied = Supplied(recorder, optimizer, counts)
+        with SwappedOptimizer(optimizer, fakes, self.supplied):
             entries = Entries(optimizer, fakes.real)
             _step(recorder, fakes, optimizer)
             changes = entries.changes()
             if not is_initialised and (any(optimizer.state.values()) or counts.other_change(changes)):
                 refuse_first_step(optimizer)
-            counts.take(optimizer, changes, entries.now())
+            self.supplied.after = counts.take(optimizer, changes, entries.now())
             if counts.refused:
                 refuse(optimizer, counts.refused, None)
             carry(recorder, entries.replaced())
@@ -76,9 +76,9 @@ class _Run:
         """Returns what was recorded."""
         own = vars(self._optimizer)["state"]
         parameters, gradients = ({k: pair[n] for k, pair in self._views.items()} for n in (0, 1))
-        states = {p: self._counts.without(p, own.get(p, {})) for p in self._parameters.values()}
-        rates = [self._recorder.view(rate) for rate in self._rates]
-        return Update(parameters, gradients, rates, states, self._counts)
+        states = {p: entries_without(self.supplied.counts, p, own.get(p, {})) for p in self._parameters.values()}
+        rates = [self._recorder.view(rate) for rate in self.supplied.rates]
+        return Update(parameters, gradients, rates, states, self.supplied)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from spillway.torch.numbers import Numbers
 from spillway.torch.operations import Operation
 from spillway.torch.processor import Processor
 from spillway.torch.recording import Recorder, View
-from spillway.torch.swapping import Fakes, choices, initialise
+from spillway.torch.swapping import Fakes, initialise
 from spillway.torch.updating import states_on_processor
 
 pytestmark = pytest.mark.short

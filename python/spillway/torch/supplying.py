@@ -1,0 +1,118 @@
+"""Numbers that an iteration is supplied with: settings of optimizers that may change, and what they count in Python."""
+
+import torch
+
+from .counting import entries_without
+from .errors import CaptureError, ChangedError
+from .scalars import Kept, Scalar, form_of
+from .schedules import constants, has_tensor_rate, scheduled, settings_with
+from .swapping import given
+
+
+class Supplied:
+    """The numbers of an optimizer in one run on fake tensors: `rates` are their tensors, `settings` the settings of
+    each group that may change, and `numbers` the counts, by place."""
+
+    def __init__(self, recorder, optimizer, counts):
+        self.counts = [*counts.all]
+        self.after = None  # the counts at the end of the run
+        self.decisions = []  # comparisons that the run has branched on, with their results
+        settings, values = scheduled(optimizer), _counted(optimizer, self.counts)
+        self.rates = []
+        by_group = [
+            {name: self._setting(recorder, k, group, name, its[name]) for name in its}
+            for k, (group, its) in enumerate(zip(optimizer.param_groups, settings))
+        ]
+        self.settings = settings_with(optimizer, by_group)
+        self.numbers = {}
+        for k, (count, value) in enumerate(zip(self.counts, values)):
+            fake = self._given(recorder, f"count.{k}", value)
+            number = self._number(recorder, str(count.places[0]), fake, value, count.is_whole)
+            self.numbers.update(dict.fromkeys(count.places, number))
+
+    def _setting(self, recorder, k, group, name, value):
+        fake = self._given(recorder, f"{name}.{k}", value)
+        if name == "lr" and (group.get("fused") or has_tensor_rate(group)):
+            return fake
+        return self._number(recorder, f"{name} of group {k}", fake, value)
+
+    def _given(self, recorder, name, value):
+        self.rates.append(given(recorder, name, value))
+        return self.rates[-1]
+
+    def _number(self, recorder, name, fake, value, is_whole=False):
+        with recorder.fake_mode, recorder:
+            node = fake.item().node
+        return torch.SymFloat(Kept(name, node, value.item(), self.decisions, is_whole))
+
+
+class Numbers:
+    """What optimizers supply each iteration with, and how they count. `supplied` is from the run that was captured,
+    `rates` has the views of its tensors."""
+
+    def __init__(self, supplied=(), rates=()):
+        self._counts = [one.counts for one in supplied]
+        self._after = [one.after for one in supplied]
+        decisions = [decision for one in supplied for decision in one.decisions]
+        self._decisions = {form_of(comparison): (comparison, result) for comparison, result in decisions}
+        self._positions = {view.tensor: k for k, view in enumerate(rates)}
+        for count, after in (pair for one in supplied for pair in zip(one.counts, one.after)):
+            leaves = after.leaves() if isinstance(after, Scalar) else []
+            if any(view.tensor not in self._positions for view, _ in leaves):
+                raise CaptureError(
+                    f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
+                    " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
+                )
+
+    def rates(self, optimizers):
+        """Returns the present settings and counts, as tensors."""
+        rates = []
+        for optimizer, counts in zip(optimizers, self._counts):
+            rates += [value for group in scheduled(optimizer) for value in group.values()]
+            rates += _counted(optimizer, counts)
+        return rates
+
+    def constants(self, optimizers):
+        """Returns the settings of each group that must not change."""
+        return [
+            entries_without(counts, k, settings)
+            for optimizer, counts in zip(optimizers, self._counts)
+            for k, settings in enumerate(constants(optimizer))
+        ]
+
+    def decide_alike(self, rates):
+        """Returns whether code branches as it did in the captured run, given a function that returns the rates."""
+        if not self._decisions:
+            return True
+        read = self._reader(rates())
+        return all(comparison.value(read) == result for comparison, result in self._decisions.values())
+
+    def after(self, optimizers, rates):
+        """Yields each count after an iteration: the optimizer, the place, and the number."""
+        read = self._reader(rates)
+        for optimizer, counts, nodes in zip(optimizers, self._counts, self._after):
+            for count, node in zip(counts, nodes):
+                value = node.value(read) if isinstance(node, Scalar) else node
+                value = int(value) if count.is_whole and float(value).is_integer() else value
+                yield from ((optimizer, place, value) for place in count.places)
+
+    def _reader(self, rates):
+        return lambda view, _: rates[self._positions[view.tensor]].item()
+
+
+def fitting(steps):
+    """Returns the steps that fit. Raises `ChangedError` if settings differ from those of all steps."""
+    found, changed = [], []
+    for step in steps:
+        try:
+            found += [step] if step.fits() else []
+        except ChangedError as error:
+            changed.append(error)
+    if changed and len(changed) == len(steps):
+        raise changed[0]
+    return found
+
+
+def _counted(optimizer, counts):
+    """Returns the present counts of an optimizer, as tensors."""
+    return [torch.tensor(count.value(optimizer), dtype=torch.float64) for count in counts]
