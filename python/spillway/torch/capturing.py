@@ -281,7 +281,7 @@ class Training(_Source):
         for one in self.optimizers:
             refuse_closures(one)
         self._without_states = []  # optimizers that are known to have no states
-        self._counts = []  # what the optimizers count in Python, as far as the runs of a capture have found
+        self._counts = [Counts() for _ in self.optimizers]  # what they count in Python, as far as runs have found
         self.steps_itself = False  # whether loss_fn runs the optimizers' steps
         self.constants = Constants()
 
@@ -295,7 +295,7 @@ class Training(_Source):
         return {f"optimizer {k}" if several else "optimizer": one for k, one in enumerate(self.optimizers)}
 
     def _prepare(self, example_batch):
-        self._counts = [Counts() for _ in self.optimizers]
+        self._counts = [counts.again(one) for counts, one in zip(self._counts, self.optimizers)]
         self.scaling.begin(next(iter(self.optimizers[0].param_groups[0]["params"])).device)
         self.processes.find_buckets(lambda ready: self._find_gradients(example_batch, ready))
 

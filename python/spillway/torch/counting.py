@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from .carrying import Replaced
-from .errors import CaptureError, ChangedError, quoted
+from .errors import CaptureError, quoted
 from .scalars import form_of
 from .storing import MISSING, is_same
 
@@ -30,6 +30,10 @@ class Place:
 
     owner: object
     key: str
+
+    def value(self, optimizer):
+        """Returns what the optimizer has there."""
+        return self.entries(optimizer).get(self.key, MISSING)
 
     def entries(self, optimizer):
         """Returns the dict that has the entry."""
@@ -51,21 +55,13 @@ class Count:
 
     def value(self, optimizer):
         """Returns the number that the optimizer has now."""
-        first, *others = self.places
-        value = first.entries(optimizer)[first.key]
-        for place in others:
-            other = place.entries(optimizer)[place.key]
-            if not is_same(value, other):
-                raise ChangedError(
-                    f"{first} of the optimizer is {value}, and {place} is {other}, but they were equal when the step"
-                    " was captured: capture the step again"
-                )
-        if self.is_whole and not (isinstance(value, int) and abs(value) <= MOST_WHOLE):
-            raise ChangedError(
-                f"{first} of the optimizer is {value!r}, but was a whole number of at most 2**53 when the step was"
-                " captured: capture the step again"
-            )
-        return value
+        return self.places[0].value(optimizer)
+
+    def is_current(self, optimizer):
+        """Returns whether the optimizer has one such number at all places."""
+        first = self.value(optimizer)
+        is_such = isinstance(first, int) and abs(first) <= MOST_WHOLE if self.is_whole else _is_number(first)
+        return is_such and all(is_same(place.value(optimizer), first) for place in self.places)
 
 
 class Counts:
@@ -74,6 +70,18 @@ class Counts:
     def __init__(self):
         self.all = []
         self.refused = None  # a change by the last run that no capture can have
+
+    def again(self, optimizer):
+        """Returns the numbers that are known to change, as another capture begins with them."""
+        alike = defaultdict(list)
+        for count in self.all:
+            for place in count.places:
+                value = place.value(optimizer)
+                if _is_number(value):
+                    alike[count.is_whole and isinstance(value, int), value].append(place)
+        counts = Counts()
+        counts.all = [Count(places, is_whole) for (is_whole, _), places in alike.items()]
+        return counts
 
     def take(self, optimizer, changes, entries):
         """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run.
@@ -129,6 +137,16 @@ def entries_without(counts, owner, entries):
     return {key: value for key, value in entries.items() if key not in keys}
 
 
+def plain_values(optimizer, counts):
+    """Returns the values of Python in an optimizer's states that are no counts, by place."""
+    known = {place for count in counts for place in count.places}
+    return {
+        place: value
+        for place, value in entries(optimizer).items()
+        if not isinstance(place.owner, int) and not isinstance(value, torch.Tensor) and place not in known
+    }
+
+
 @dataclass
 class Change:
     """What an optimizer has at a place before and after a recorded step."""
@@ -141,7 +159,7 @@ class Change:
     def is_of_numbers(self):
         """Whether the step puts a number in the place of a number, not computed from tensors."""
         is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known()
-        return _is_plain(self.before) and (_is_plain(self.after) or is_known)
+        return _is_number(self.before) and (_is_number(self.after) or is_known)
 
     @property
     def is_of_tensors(self):
@@ -219,7 +237,7 @@ def _is_equal(before, after):
     return plain and before == after
 
 
-def _is_plain(value):
+def _is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .arguments import refuse_no_optimizer
-from .counting import refuse_closures
+from .counting import Counts, refuse_closures
 from .errors import CaptureError
 
 _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined, as weak references
@@ -118,6 +118,7 @@ class Joining:
         self._optimizer = weakref.ref(optimizer)
         self._trainings = weakref.WeakSet()  # those that were called
         self._kept = weakref.WeakKeyDictionary()  # by graph
+        self.counts = Counts()  # numbers of Python, as far as captures have found
         self.holders = set()  # compiled passes whose sessions have newer values of states
 
     def register(self):

@@ -287,9 +287,9 @@ class Step(Generic[Batch, Result]):
         return self._numbers.rates(self.optimizers)
 
     def fits(self) -> bool:
-        """Returns whether the optimizers' code branches as it did when the step was captured. May raise
-        `ChangedError`, as `rates` does."""
-        return self._numbers.decide_alike(self.rates)
+        """Returns whether the optimizers would do what they did when the step was captured: their code branches in the
+        same way, and what they count is of the same kinds. May raise `ChangedError`, as `rates` does."""
+        return self._numbers.fit(self.optimizers, self.rates)
 
     def advance(self, rates):
         """Has the optimizers count on, after an iteration with these rates."""
@@ -299,7 +299,7 @@ class Step(Generic[Batch, Result]):
     def refuse_other_counts(self, rates):
         """Raises `CaptureError` unless the optimizers have counted as an iteration with these rates does."""
         for optimizer, place, value in self._numbers.after(self.optimizers, rates):
-            now = place.entries(optimizer)[place.key]
+            now = place.value(optimizer)
             if not is_same(value, now):
                 raise CaptureError(f"{place} of the optimizer is {now} in eager mode, but {value} in the captured step")
 

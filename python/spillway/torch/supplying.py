@@ -2,10 +2,11 @@
 
 import torch
 
-from .counting import entries_without
+from .counting import entries_without, plain_values
 from .errors import CaptureError, ChangedError
 from .scalars import Kept, Scalar, form_of
 from .schedules import constants, has_tensor_rate, scheduled, settings_with
+from .storing import is_same
 from .swapping import given
 
 
@@ -17,6 +18,7 @@ class Supplied:
         self.counts = [*counts.all]
         self.after = None  # the counts at the end of the run
         self.decisions = []  # comparisons that the run has branched on, with their results
+        self.constants = plain_values(optimizer, self.counts)  # of states, by place
         settings, values = scheduled(optimizer), _counted(optimizer, self.counts)
         self.rates = []
         by_group = [
@@ -55,6 +57,7 @@ class Numbers:
         self._after = [one.after for one in supplied]
         decisions = [decision for one in supplied for decision in one.decisions]
         self._decisions = {form_of(comparison): (comparison, result) for comparison, result in decisions}
+        self._constants = [one.constants for one in supplied]
         self._positions = {view.tensor: k for k, view in enumerate(rates)}
         for count, after in (pair for one in supplied for pair in zip(one.counts, one.after)):
             leaves = after.leaves() if isinstance(after, Scalar) else []
@@ -80,12 +83,23 @@ class Numbers:
             for k, settings in enumerate(constants(optimizer))
         ]
 
-    def decide_alike(self, rates):
-        """Returns whether code branches as it did in the captured run, given a function that returns the rates."""
+    def fit(self, optimizers, rates):
+        """Returns whether the optimizers' code would do what it did in the captured run, given a function that returns
+        the rates."""
+        counts = [(optimizer, count) for optimizer, its in zip(optimizers, self._counts) for count in its]
+        if not all(count.is_current(optimizer) for optimizer, count in counts):
+            return False
         if not self._decisions:
             return True
         read = self._reader(rates())
-        return all(comparison.value(read) == result for comparison, result in self._decisions.values())
+        if not all(comparison.value(read) == result for comparison, result in self._decisions.values()):
+            return False
+        # Another branch may have changed what this one only reads.
+        return all(
+            is_same(place.value(optimizer), value)
+            for optimizer, constants in zip(optimizers, self._constants)
+            for place, value in constants.items()
+        )
 
     def after(self, optimizers, rates):
         """Yields each count after an iteration: the optimizer, the place, and the number."""

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .capturing import explained
 from .carrying import carry
-from .counting import Counts, Entries, entries_without, refuse
+from .counting import Entries, entries_without, refuse
 from .ownership import Substitution
 from .recording import Recorder
 from .scalars import functions_of_numbers
@@ -44,7 +44,8 @@ def record_update(recorder, optimizer, names, parameters):
     with kept([optimizer]):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
-        run = partial(_Run, optimizer, names, parameters, is_initialised, Counts())
+        optimizer.joining.counts = counts = optimizer.joining.counts.again(optimizer)
+        run = partial(_Run, optimizer, names, parameters, is_initialised, counts)
         needs_trial = not type(optimizer).__module__.startswith("torch.optim.")  # These count in tensors.
         while needs_trial:
             trial = run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), recorder.measure))

@@ -11,10 +11,12 @@ import pytest
 import test_mlp
 import torch
 from eager import MACHINE
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 import spillway.torch
 from spillway.torch import AllocationError, CaptureError, capturing
+from spillway.torch.counting import Counts
 from spillway.torch.cuda import Cuda
 from spillway.torch.devices import device_of, tensors_of
 from spillway.torch.joint import Passes
@@ -25,7 +27,8 @@ from spillway.torch.numbers import Numbers
 from spillway.torch.operations import Operation
 from spillway.torch.processor import Processor
 from spillway.torch.recording import Recorder, View
-from spillway.torch.swapping import Fakes, initialise
+from spillway.torch.supplying import Supplied
+from spillway.torch.swapping import Fakes, SwappedOptimizer, initialise
 from spillway.torch.updating import states_on_processor
 
 pytestmark = pytest.mark.short
@@ -152,14 +155,13 @@ def test_states_that_share_memory_are_not_copied_to_a_device(recorder):
 
 
 def test_an_optimizer_chooses_as_for_real_tensors(recorder):
-    unset = dict(params=[recorder.x], foreach=None, fused=None, differentiable=False)
-    assert choices(unset)["foreach"] is True
-    assert choices(unset | dict(params=[torch.empty(3)]))["foreach"] is False
-    for given in dict(foreach=False), dict(fused=True), dict(fused=False):
-        group = unset | given
-        assert choices(group) is group
-    without_choice = dict(params=[recorder.x])
-    assert choices(without_choice) is without_choice
+    optimizer = torch.optim.SGD([torch.empty(3)], lr=0.1)
+    with SwappedOptimizer(optimizer, Fakes(recorder), Supplied(recorder, optimizer, Counts())):
+        (fake,) = optimizer.param_groups[0]["params"]
+        assert fake.device.type == "cuda" and isinstance(fake, FakeTensor)
+        assert _default_to_fused_or_foreach([fake], differentiable=False) == (False, True)
+        assert _default_to_fused_or_foreach([torch.empty(3)], differentiable=False) == (False, False)
+    assert _default_to_fused_or_foreach([fake], differentiable=False) == (False, False)
 
 
 def test_a_model_on_several_devices_is_refused():
