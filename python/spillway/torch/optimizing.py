@@ -70,7 +70,7 @@ def _refuse_scaler(wrapper):
 
 
 def _join(optimizer):
-    if isinstance(optimizer, _JoinedOptimizer):
+    if "joining" in vars(optimizer):
         return
     if not isinstance(optimizer, Optimizer):
         raise CaptureError(
@@ -191,54 +191,53 @@ class Joining:
         raise CaptureError(f"{next(places)}, of shape {tuple(parameter.shape)}, {why}")
 
 
-class _JoinedOptimizer:
-    """Mixed into the class of an optimizer that joins a plan."""
-
-    @property
-    def state(self):
-        self.joining.hand_back()
-        return self.__dict__["state"]
-
-    @state.setter
-    def state(self, state):
-        self.__dict__["state"] = state
-
-    def step(self, closure=None):
-        """Performs a single optimization step. Returns what the closure does, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.joining.step()
-        self._opt_called = True  # schedulers look at it
-        return loss
-
-    def plain_step(self):
-        """Performs the step of the optimizer's own class, without hooks."""
-        step = super().step.__func__
-        if getattr(step, "hooked", False):
-            step = step.__wrapped__
-        step(self)
-
-    def add_param_group(self, group):
-        super().add_param_group(group)
-        self.joining.register()
-
-    def __reduce_ex__(self, protocol):
-        # A copy has not joined.
-        cls = _own_class(self)
-        return cls.__new__, (cls,), self.__getstate__()
-
-
 def _own_class(optimizer):
     """Returns the class that an optimizer had before it joined."""
-    return type(optimizer).__mro__[2]
+    return type(optimizer).__mro__[1]
 
 
 @functools.cache
 def _joined_class(cls):
-    """Returns the class of optimizers of a class that have joined."""
-    joined = type(cls.__name__, (_JoinedOptimizer, cls), {"__module__": cls.__module__})
-    joined.step = Optimizer.profile_hook_step(_JoinedOptimizer.step)
-    joined.step.hooked = joined.step._wrapped_by_lr_sched = True
-    return joined
+    """Returns the class of optimizers of a class that have joined. It has no other base, so that objects of both
+    classes have one layout."""
+
+    class Joined(cls):
+        @property
+        def state(self):
+            self.joining.hand_back()
+            return self.__dict__["state"]
+
+        @state.setter
+        def state(self, state):
+            self.__dict__["state"] = state
+
+        @Optimizer.profile_hook_step
+        def step(self, closure=None):
+            """Performs a single optimization step. Returns what the closure does, if there is one."""
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self.joining.step()
+            self._opt_called = True  # schedulers look at it
+            return loss
+
+        def plain_step(self):
+            """Performs the step of the optimizer's own class, without hooks."""
+            step = super().step.__func__
+            if getattr(step, "hooked", False):
+                step = step.__wrapped__
+            step(self)
+
+        def add_param_group(self, group):
+            super().add_param_group(group)
+            self.joining.register()
+
+        def __reduce_ex__(self, protocol):
+            # A copy has not joined.
+            return cls.__new__, (cls,), self.__getstate__()
+
+    Joined.step.hooked = Joined.step._wrapped_by_lr_sched = True
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(Joined, name, getattr(cls, name))
+    return Joined
