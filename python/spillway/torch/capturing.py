@@ -320,8 +320,6 @@ class Training(_Source):
             for one in recorded.optimizers:
                 one.finish()
         recorded.refuse_gradients_of_before()
-        if recorded.is_trial():
-            return self._record(example_batch, previous)
         self.steps_itself = recorded.steps_itself
         return recorded
 
@@ -560,7 +558,7 @@ class Recorded:
                 )
 
     def is_trial(self):
-        """Returns whether this run has only found out something about an optimizer, so another is needed."""
+        """Returns whether this run has only found out something about an optimizer, so that another is needed."""
         return any(one.is_trial for one in self.optimizers) and not any(one.counts.refused for one in self.optimizers)
 
 

@@ -291,12 +291,12 @@ class Step(Generic[Batch, Result]):
         same way, and what they count is of the same kinds. May raise `ChangedError`, as `rates` does."""
         return self._numbers.fit(self.optimizers, self.rates)
 
-    def advance(self, rates):
+    def advance(self, rates: list[torch.Tensor]) -> None:
         """Has the optimizers count on, after an iteration with these rates."""
         for optimizer, place, value in list(self._numbers.after(self.optimizers, rates)):
             place.entries(optimizer)[place.key] = value
 
-    def refuse_other_counts(self, rates):
+    def refuse_other_counts(self, rates: list[torch.Tensor]) -> None:
         """Raises `CaptureError` unless the optimizers have counted as an iteration with these rates does."""
         for optimizer, place, value in self._numbers.after(self.optimizers, rates):
             now = place.value(optimizer)

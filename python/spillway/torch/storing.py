@@ -88,9 +88,7 @@ class Stored:
         if isinstance(value, torch.nn.Module):
             return self._module(value, name)
         if isinstance(value, torch.optim.Optimizer):
-            apart = ("param_groups", "state", "defaults", "_opt_called", "_step_count")
-            keys = [key for key in vars(value) if key not in apart]
-            return self._add(_Attributes(vars(value), name, keys))
+            return self._optimizer(value, name)
         if isinstance(value, dict):
             return self._add(_Dict(value, name))
         if isinstance(value, (list, deque)):
@@ -128,6 +126,17 @@ class Stored:
             if kind in own:
                 held += self._add(_Attributes(own[kind], name, is_of_buffers=kind == "_buffers"))
         return held + self._classes(type(module))
+
+    def _optimizer(self, optimizer, name):
+        apart = ("param_groups", "state", "defaults", "joining", "step", "_opt_called", "_step_count")
+        held = self._add(_Attributes(vars(optimizer), name, without=apart))
+        for values in vars(optimizer)["state"].values():
+            if isinstance(values, dict):
+                held += [(value, f"{key!r} of a state") for key, value in values.items()]
+        objects = [(value, its) for value, its in held if _is_plain_object(value) and id(value) not in self._seen]
+        for value, its in objects:
+            held += self._add(_Attributes(vars(value), its))
+        return held
 
     def _function(self, function):
         held = []
@@ -178,6 +187,12 @@ class Stored:
         functions = types.FunctionType, staticmethod, classmethod, property
         held = [(f, kind.__name__) for f in vars(kind).values() if isinstance(f, functions)]
         return held + self._add(_OfClass(kind))
+
+
+def _is_plain_object(value):
+    """Returns whether a value has attributes alone, whatever package its class is of."""
+    others = torch.Tensor, torch.nn.Module, torch.optim.Optimizer, type, types.FunctionType, types.MethodType
+    return hasattr(value, "__dict__") and not isinstance(value, others)
 
 
 def is_of_others(file):

@@ -65,10 +65,9 @@ class Runs:
                 f"{_where(lines[-1] if lines else None)}a second step fails after what the first one"
                 f" has stored, with {type(error).__name__}: {error}"
             ) from error
-        for key in [*left, *(key for key in self._left if key not in left)]:
-            one, other = left.get(key), self._left.get(key)
-            if _after(one) != _after(other):
-                self._refuse(one, other)
+        change = other_change(left, self._left)
+        if change:
+            self._refuse(*change)
         compare(first, again)
 
     def put_back(self):
@@ -78,19 +77,17 @@ class Runs:
 
     def _run(self, previous):
         recorded = self._record(previous)
+        while recorded.is_trial():
+            if previous is not None:
+                raise CaptureError("the optimizer changes other numbers in a second step than in the first one")
+            self.put_back()
+            recorded = self._record(previous)
         for one in recorded.optimizers:
             change, optimizer = one.counts.refused, one.optimizer
             if change:
                 refuse(optimizer, change, self._blamed(lambda: values_at(optimizer, change.place)))
-        self._left, replaced = {}, list(recorded.fakes.replaced)
-        for change in self._stored.changes():
-            tensors = replaced_in(change, recorded.fakes.real)
-            if tensors is None:
-                self._left[id(change.place), change.key] = change
-            else:
-                replaced += tensors
-                change.place.restore(change.key, change.before)
-        carry(recorded.recorder, replaced)
+        self._left, replaced = left_by(self._stored, recorded.fakes.real)
+        carry(recorded.recorder, recorded.fakes.replaced + replaced)
         return recorded
 
     def _refuse(self, one, other):
@@ -101,17 +98,45 @@ class Runs:
             label = change.place.label or "Python"
             raise CaptureError(f"{_where(line)}{label} gets other entries in each step: {NOT_KEPT}")
         line = self._blamed(lambda: described(change.now()))
-        if not all(map(_is_short, values)):
-            raise CaptureError(f"{_where(line)}{change.name} is another one after each step: {NOT_KEPT}")
-        one, other = values
-        raise CaptureError(
-            f"{_where(line)}{change.name} is {one!r} after one step and {other!r} after two, but"
-            f" {ADVICE}, or make it a buffer that the step writes"
-        )
+        raise CaptureError(f"{_where(line)}{told(one, other)}")
 
     def _blamed(self, read):
         self.put_back()
         return blamed(read, lambda: self._record(None))
+
+
+def left_by(stored, real):
+    """Returns the changes that a run has left, by place and key, and the tensors that it has replaced in other places,
+    which then hold what they held before. `real` returns the real tensor of a state's fake one."""
+    left, replaced = {}, []
+    for change in stored.changes():
+        tensors = replaced_in(change, real)
+        if tensors is None:
+            left[id(change.place), change.key] = change
+        else:
+            replaced += tensors
+            change.place.restore(change.key, change.before)
+    return left, replaced
+
+
+def other_change(left, now):
+    """Returns the first change that one run has left and the next run has not left in the same way, of both runs; None
+    if there is none."""
+    keys = [*left, *(key for key in now if key not in left)]
+    pairs = ((left.get(key), now.get(key)) for key in keys)
+    return next(((one, other) for one, other in pairs if _after(one) != _after(other)), None)
+
+
+def told(one, other):
+    """Returns a sentence about a change that differs between two runs."""
+    change = one or other
+    one, other = [MISSING if c is None else c.after for c in (one, other)]
+    if not (_is_short(one) and _is_short(other)):
+        return f"{change.name} is another one after each step: {NOT_KEPT}"
+    return (
+        f"{change.name} is {one!r} after one step and {other!r} after two, but {ADVICE}, or make it a buffer that the"
+        " step writes"
+    )
 
 
 def _after(change):
@@ -165,9 +190,9 @@ class _Values:
         leaves, structure = tree_flatten(self._recorded.returned)
         results = tuple(self._result(leaf) for leaf in leaves)
         states = {
-            storage.value.untyped_storage()._cdata: self._now[k]
+            self._owner(storage): self._now[k]
             for k, storage in enumerate(self._recorder.storages)
-            if storage.kind == "state" and storage.writes
+            if storage.kind in ("state", "given") and storage.writes
         }
         counts = [self._part(after) for one in self._recorded.optimizers for after in one.supplied.after or ()]
         return str(structure), results, states, counts, self._generator
@@ -176,6 +201,10 @@ class _Values:
         """Returns the number of a tensor that the run has left to the next one: a new number, unless
         the run always leaves the same value."""
         return self._now[k] if self._is_fixed[k] else self._number(("left", k))
+
+    def _owner(self, storage):
+        """Returns what identifies a tensor of the caller in all runs."""
+        return storage.value.untyped_storage()._cdata if storage.kind == "state" else storage.name
 
     def _first(self, k, before):
         storage = self._recorder.storages[k]
@@ -190,7 +219,7 @@ class _Values:
         known = self._recorder.bytes_of_constants.get(k)
         if known is not None:
             return "constant", known
-        return "state", storage.value.untyped_storage()._cdata
+        return "state", self._owner(storage)
 
     def _run(self, call):
         """Returns the number of a call, and gives its results theirs."""

@@ -10,9 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .capturing import explained
 from .carrying import carry
 from .counting import Entries, entries_without, refuse
+from .errors import CaptureError
 from .ownership import Substitution
 from .recording import Recorder
 from .scalars import functions_of_numbers
+from .storing import Stored
 from .supplying import Supplied
 from .swapping import (
     Fakes,
@@ -22,6 +24,7 @@ from .swapping import (
     kept,
     refuse_first_step,
 )
+from .twice import compare, left_by, other_change, told
 
 
 @dataclass
@@ -45,20 +48,40 @@ def record_update(recorder, optimizer, names, parameters):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
         optimizer.joining.counts = counts = optimizer.joining.counts.again(optimizer)
-        run = partial(_Run, optimizer, names, parameters, is_initialised, counts)
-        needs_trial = not type(optimizer).__module__.startswith("torch.optim.")  # These count in tensors.
-        while needs_trial:
-            trial = run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), recorder.measure))
-            needs_trial = trial.supplied.after is None
-        return run(recorder).update()
+        stored = Stored(optimizer=optimizer)
+        run = partial(_Run, optimizer, names, parameters, is_initialised, counts, stored)
+        try:
+            if not type(optimizer).__module__.startswith("torch.optim."):  # These keep nothing in Python.
+                _try(run, recorder.measure, stored)
+            return run(recorder).update()
+        finally:
+            stored.put_back()
+
+
+def _try(run, measurements, stored):
+    """Runs an optimizer's step until its counts are known, and once more. Refuses the optimizer unless both runs do the
+    same and leave the same in Python."""
+    anew = lambda: run(Recorder(FakeTensorMode(allow_non_fake_inputs=True), measurements))
+    first = anew()
+    while first.supplied.after is None:
+        stored.put_back()
+        first = anew()
+    again = anew()
+    change = other_change(first.left, again.left)
+    if change:
+        raise CaptureError(told(*change))
+    compare(first, again)
+    stored.put_back()
 
 
 class _Run:
-    """One run of an optimizer's step on fake tensors."""
+    """One run of an optimizer's step on fake tensors. `left` are the changes that it has left in Python."""
 
-    def __init__(self, optimizer, names, parameters, is_initialised, counts, recorder):
+    returned = None
+
+    def __init__(self, optimizer, names, parameters, is_initialised, counts, stored, recorder):
         self._optimizer, self._parameters = optimizer, parameters
-        self._recorder, fakes = recorder, Fakes(recorder)
+        self.recorder, self.optimizers, fakes = recorder, [self], Fakes(recorder)
         self._views = {k: _stand_in(recorder, fakes, p, names[k]) for k, p in parameters.items()}
         _pass_by(recorder, fakes, optimizer, {id(p) for p in parameters.values()})
         self.supplied = Supplied(recorder, optimizer, counts)
@@ -71,14 +94,15 @@ class _Run:
             self.supplied.after = counts.take(optimizer, changes, entries.now())
             if counts.refused:
                 refuse(optimizer, counts.refused, None)
-            carry(recorder, entries.replaced())
+            self.left, replaced = left_by(stored, fakes.real)
+            carry(recorder, entries.replaced() + replaced)
 
     def update(self):
         """Returns what was recorded."""
         own = vars(self._optimizer)["state"]
         parameters, gradients = ({k: pair[n] for k, pair in self._views.items()} for n in (0, 1))
         states = {p: entries_without(self.supplied.counts, p, own.get(p, {})) for p in self._parameters.values()}
-        rates = [self._recorder.view(rate) for rate in self.supplied.rates]
+        rates = [self.recorder.view(rate) for rate in self.supplied.rates]
         return Update(parameters, gradients, rates, states, self.supplied)
 
 

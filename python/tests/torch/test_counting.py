@@ -1,13 +1,17 @@
 """Optimizers whose step changes numbers that they keep in Python, and branches on them: the same bits as eager mode."""
 
+import copy
 import math
+import random
+from abc import ABC
 from math import sqrt
 
 import pytest
 import torch
 from eager import compare, same_dicts
-from test_compiled_training import compiled_anew, perceptron, plans, rows, squares  # noqa: F401
+from test_compiled_training import compiled, compiled_anew, perceptron, plans, rows, squares  # noqa: F401
 from test_optimizer import Pair, step
+from torch.utils._pytree import tree_leaves
 
 import spillway.torch
 from spillway.torch import CaptureError
@@ -84,8 +88,16 @@ def filling(group, state, p):
     p.sub_(p.grad * torch.full((1,), group["step"], dtype=torch.float64).float())
 
 
+class Decaying(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["weight_decay"] += 0.1
+        super().step(closure)
+
+
 OPTIMIZERS = {
     "adam": by(adam),
+    "decaying": lambda model: Decaying(model.parameters(), lr=0.1),
     "scheduled": by(scheduled, product=1.0),
     "rectified": by(rectified),
     "sometimes": by(sometimes),
@@ -262,6 +274,121 @@ def test_counts_that_come_apart_between_iterations_are_captured_anew():
 
     _, train = compare(perceptron, loss_fn, by(adam), lambda k: rows(), between=apart, budget="60%", steps=6)
     assert len(train._captures.steps) == 3
+
+
+class Layered(ABC, Own):
+    """Has another base than `torch.optim.Optimizer`."""
+
+
+class Foreach(Own):
+    """Decides by the setting `foreach` whether to round twice."""
+
+    def __init__(self, model):
+        super().__init__(model, None, foreach=None)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad * 0.1 / 0.3 if group["foreach"] is None else p.grad * (0.1 / 0.3))
+
+
+class Average:
+    def __init__(self, p):
+        self.value = torch.zeros_like(p)
+
+
+def averaged(group, state, p):
+    """Has tensors in lists and in an object."""
+    state.setdefault("list", [torch.zeros_like(p)])[0].add_(p.grad)
+    average = state.setdefault("object", Average(p))
+    average.value = 0.9 * average.value + state["list"][0]
+    p.sub_(average.value * group["lr"] / group["step"])
+
+
+def stepped(update):
+    def make(model):
+        optimizer = Own(model, update)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        optimizer.zero_grad()
+        return optimizer
+
+    return make
+
+
+KINDS = {"layered": lambda model: Layered(model, adam), "foreach": Foreach, "averaged": stepped(averaged)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_optimizers_of_ones_own(name):
+    def update(model, optimizer):
+        torch.manual_seed(3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss_fn(model, x).backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    x, eager = rows(), perceptron()
+    planned, joined = copy.deepcopy(eager), copy.deepcopy(eager)
+    update(eager, KINDS[name](eager))
+    captured = spillway.torch.capture(planned, loss_fn, KINDS[name](planned), x)
+    torch.manual_seed(3)
+    with captured.compile(captured.plan("min")) as train:
+        for _ in range(4):
+            train(x)
+    same_dicts(planned.state_dict(), eager.state_dict(), "model")
+    optimizer = spillway.torch.optimizer(KINDS[name](joined))
+    called = compiled(joined)
+    torch.manual_seed(3)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_fn(called, x).backward()
+        optimizer.step()
+    same_dicts(joined.state_dict(), eager.state_dict(), "model")
+
+
+class Attribute(Own):
+    """Counts where no state dict has it."""
+
+    count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        super().step()
+
+
+def queued(group, state, p):
+    state.setdefault("queue", []).append(p.grad.clone())
+    p.sub_(state["queue"][-1] * group["lr"])
+
+
+def drawn(group, state, p):
+    p.sub_(p.grad * random.random())
+
+
+REFUSED = {
+    "attribute": (lambda model: Attribute(model, adam), r"optimizer\.count is 1 after one step and 2 after two"),
+    "queue": (stepped(queued), r"'queue' of a state.* (is another one after each step|gets other entries in each)"),
+    "drawn": (by(drawn), "draws from Python's random module|the step differs when it is captured again"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_optimizer_keeps_elsewhere_is_refused(name):
+    make, message = REFUSED[name]
+    model = perceptron()
+    with pytest.raises(CaptureError, match=message):
+        spillway.torch.capture(model, loss_fn, make(model), rows())
+    optimizer = spillway.torch.optimizer(make(model))
+    before = tree_leaves(copy.deepcopy(optimizer.state_dict()))
+    with pytest.raises(CaptureError, match=message):
+        compiled(model)(rows())
+    for now, then in zip(tree_leaves(optimizer.state_dict()), before, strict=True):
+        assert torch.equal(now, then) if isinstance(now, torch.Tensor) else now == then
 
 
 def test_another_learning_rate_may_take_another_branch():
