@@ -45,6 +45,15 @@ def groups_of(optimizers):
     ]
 
 
+def refuse_wrapper(optimizer):
+    """Refuses an optimizer whose states and groups are those of another one."""
+    if not {"state", "param_groups"} <= vars(optimizer).keys():
+        raise CaptureError(
+            f"{type(optimizer).__name__} keeps its states and groups in another optimizer: give that one, or use"
+            " torch.compile(model, backend='spillway'), which leaves the optimizer outside"
+        )
+
+
 def refuse_no_optimizer(optimizer):
     """Refuses a missing optimizer, a container of optimizers, and a scheduler."""
     if hasattr(optimizer, "param_groups") and hasattr(optimizer, "step"):

@@ -202,7 +202,7 @@ def _sources_of(name, optimizer):
     for k, group in enumerate(groups):
         members, label = group["params"], f"{name}'s group {k}"
         sources.append(Source(members.__iter__, ["parameters"], label, "changed", members))
-        rate = lambda group=group: (type(group["lr"]),)
+        rate = lambda group=group: (type(group.get("lr")),)
         sources.append(Source(rate, ["the type of lr"], label, "changed"))
     state = optimizer.state
     sources.append(Source(state.values, ["states"], name, "changed", state, state))

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .arguments import refuse_no_optimizer
+from .arguments import refuse_no_optimizer, refuse_wrapper
 from .counting import Counts, refuse_closures
 from .errors import CaptureError
 
@@ -77,6 +77,7 @@ def _join(optimizer):
             f"the optimizer is of type {type(optimizer).__name__}: give one that is derived from"
             " torch.optim.Optimizer"
         )
+    refuse_wrapper(optimizer)
     refuse_closures(optimizer)
     # Schedulers put a step of their own before that of the class.
     own = vars(optimizer).get("step")

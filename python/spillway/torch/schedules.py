@@ -12,7 +12,7 @@ def scheduled(optimizer):
     for group in optimizer.param_groups:
         compared = _compared(optimizer, group).items()
         numbers = {name: torch.tensor(number, dtype=torch.float64) for name, number in compared}
-        settings.append({"lr": _rate(group), **numbers})
+        settings.append({**_rates(group), **numbers})
     return settings
 
 
@@ -20,7 +20,7 @@ def settings_with(optimizer, numbers_by_group):
     """Returns each group's settings with other numbers for those that may change."""
     settings = []
     for group, numbers in zip(optimizer.param_groups, numbers_by_group):
-        settings.append({"lr": numbers["lr"]})
+        settings.append({name: numbers[name] for name in _rates(group)})
         for name in _compared(optimizer, group):
             settings[-1].update(_with(group, name, numbers[name]))
     return settings
@@ -39,16 +39,19 @@ def constants(optimizer):
 
 def has_tensor_rate(group):
     """Returns whether a group's learning rate is a tensor."""
-    return isinstance(group["lr"], torch.Tensor)
+    return isinstance(group.get("lr"), torch.Tensor)
 
 
-def _rate(group):
+def _rates(group):
+    """Returns the learning rate of a group by its name, as a tensor. Few optimizers have none."""
+    if "lr" not in group:
+        return {}
     rate = group["lr"]
     if not isinstance(rate, (int, float, torch.Tensor)):
         raise CaptureError(
             f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
         )
-    return rate if has_tensor_rate(group) else torch.tensor(rate, dtype=torch.float64)
+    return {"lr": rate if has_tensor_rate(group) else torch.tensor(rate, dtype=torch.float64)}
 
 
 def _compared(optimizer, group):

@@ -60,7 +60,7 @@ class RecordedOptimizer:
         for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
             after = self._settings_of(k, group)
             changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
-            if self._is_written(before["lr"]):
+            if self._is_written(before.get("lr")):
                 changed.append("lr")
             if changed:
                 raise CaptureError(

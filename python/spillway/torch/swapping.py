@@ -246,6 +246,11 @@ class SwappedOptimizer:
         """Makes fake tensors of the states of parameters that have no fake states yet."""
         fakes = self._optimizer.state
         for p, values in self._state.items():
+            if not isinstance(values, dict):
+                raise CaptureError(
+                    f"{type(self._optimizer).__name__} keeps {p!r} among the states of its parameters: use"
+                    " torch.compile(model, backend='spillway'), which leaves the optimizer outside"
+                )
             fake = self._fake(p)
             if values and not fakes.get(fake):
                 states = {key: self._fake_state(p, key, v) for key, v in values.items()}

@@ -294,6 +294,12 @@ class Foreach(Own):
                     p.sub_(p.grad * 0.1 / 0.3 if group["foreach"] is None else p.grad * (0.1 / 0.3))
 
 
+class WithoutRate(Own):
+    def __init__(self, model):
+        super().__init__(model, lambda group, state, p: p.sub_(p.grad / group["step"]))
+        del self.param_groups[0]["lr"]
+
+
 class Average:
     def __init__(self, p):
         self.value = torch.zeros_like(p)
@@ -319,7 +325,12 @@ def stepped(update):
     return make
 
 
-KINDS = {"layered": lambda model: Layered(model, adam), "foreach": Foreach, "averaged": stepped(averaged)}
+KINDS = {
+    "layered": lambda model: Layered(model, adam),
+    "foreach": Foreach,
+    "without rate": WithoutRate,
+    "averaged": stepped(averaged),
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -361,6 +372,30 @@ class Attribute(Own):
         super().step()
 
 
+class Apart(Own):
+    """Has a number among the states of parameters."""
+
+    def __init__(self, model):
+        super().__init__(model, adam)
+        self.state["count"] = 0
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Passes on what it is asked for."""
+
+    def __init__(self, model):
+        self.inner = Own(model, adam)
+
+    state = property(lambda self: self.inner.state)
+    param_groups = property(lambda self: self.inner.param_groups)
+
+    def step(self, closure=None):
+        self.inner.step()
+
+    def state_dict(self):
+        return self.inner.state_dict()
+
+
 def queued(group, state, p):
     state.setdefault("queue", []).append(p.grad.clone())
     p.sub_(state["queue"][-1] * group["lr"])
@@ -371,6 +406,8 @@ def drawn(group, state, p):
 
 
 REFUSED = {
+    "apart": (Apart, "Apart keeps 'count' among the states of its parameters"),
+    "wrapping": (Wrapping, "Wrapping keeps its states and groups in another optimizer: give that one"),
     "attribute": (lambda model: Attribute(model, adam), r"optimizer\.count is 1 after one step and 2 after two"),
     "queue": (stepped(queued), r"'queue' of a state.* (is another one after each step|gets other entries in each)"),
     "drawn": (by(drawn), "draws from Python's random module|the step differs when it is captured again"),
@@ -383,9 +420,10 @@ def test_what_an_optimizer_keeps_elsewhere_is_refused(name):
     model = perceptron()
     with pytest.raises(CaptureError, match=message):
         spillway.torch.capture(model, loss_fn, make(model), rows())
-    optimizer = spillway.torch.optimizer(make(model))
+    optimizer = make(model)
     before = tree_leaves(copy.deepcopy(optimizer.state_dict()))
     with pytest.raises(CaptureError, match=message):
+        optimizer = spillway.torch.optimizer(optimizer)
         compiled(model)(rows())
     for now, then in zip(tree_leaves(optimizer.state_dict()), before, strict=True):
         assert torch.equal(now, then) if isinstance(now, torch.Tensor) else now == then
