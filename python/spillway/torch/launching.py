@@ -200,8 +200,9 @@ def _reading(arg, operand):
     if isinstance(arg, Number):
         return arg.read
     if isinstance(arg, Scalar):
-        leaves = {view: operand(view) for view, _ in arg.leaves()}
-        return lambda: arg.value(lambda view, _: leaves[view].item())
+        function, leaves = arg.compiled()
+        tensors = [operand(view) for view, _ in leaves]
+        return lambda: function(*[tensor.item() for tensor in tensors])
     if isinstance(arg, (list, tuple)):
         reads = [(part, _reading(part, operand)) for part in arg]
         if any(read for _, read in reads):

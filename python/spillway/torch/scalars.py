@@ -8,7 +8,7 @@ import inspect
 import math
 import operator
 from contextlib import contextmanager
-from functools import partialmethod, wraps
+from functools import cache, partialmethod, wraps
 from types import SimpleNamespace
 
 import torch
@@ -26,19 +26,29 @@ class Scalar:
         self.function = function
         self.operands = operands
 
-    def value(self, read):
-        """Returns the number, given `read`, which returns the value of a leaf's tensor. Without it, returns that of the
-        example, if the number is known before an iteration."""
-        if self.function is read_tensor:
-            return read(*self.operands)
-        values = [o.value(read) if isinstance(o, Scalar) else o for o in self.operands]
-        return self.function(*values)
+    def example(self):
+        """Returns the number where it was captured, if it is known before an iteration."""
+        return self.function(*(o.example() if isinstance(o, Scalar) else o for o in self.operands))
 
     def leaves(self):
         """Returns the operands of each `read_tensor` that the number is computed from."""
+        return self.compiled()[1]
+
+    def compiled(self):
+        """Returns the function that computes the number from the values of its leaves, and the leaves."""
+        leaves = {}
+        text = self._text(leaves)
+        return _function(text, len(leaves)), [*leaves]
+
+    def _text(self, leaves):
+        """Returns the number as an expression of Python. Adds leaves with their names."""
         if self.function is read_tensor:
-            return [self.operands]
-        return [leaf for o in self.operands if isinstance(o, Scalar) for leaf in o.leaves()]
+            return leaves.setdefault(self.operands, f"x{len(leaves)}")
+        parts = [o._text(leaves) if isinstance(o, Scalar) else _constant(o) for o in self.operands]
+        symbol = _SYMBOLS.get(self.function)
+        if symbol is None:
+            return f"{_name(self.function)}({', '.join(parts)})"
+        return f"({symbol.join(parts)})" if len(parts) == 2 else f"({symbol}{parts[0]})"
 
     def add(self, other):
         return Scalar(operator.add, (self, other))
@@ -152,7 +162,7 @@ class Comparison(Scalar):
         """Returns the result, which the step is captured for."""
         if not self.is_known():
             self.guard_float()
-        result = self.value(None)
+        result = self.example()
         self.kept().decisions.append((self, result))
         return result
 
@@ -166,10 +176,10 @@ class Kept(Scalar):
 
     def __init__(self, name, tensor_number, example, decisions, is_whole=False):
         super().__init__(operator.pos, (tensor_number,))
-        self.name, self.example, self.decisions, self.is_whole = name, example, decisions, is_whole
+        self.name, self._example, self.decisions, self.is_whole = name, example, decisions, is_whole
 
-    def value(self, read):
-        return self.example if read is None else super().value(read)
+    def example(self):
+        return self._example
 
     def is_known(self):
         return True
@@ -178,11 +188,47 @@ class Kept(Scalar):
         return self
 
 
+_SYMBOLS = {
+    operator.add: " + ",
+    operator.sub: " - ",
+    operator.mul: " * ",
+    operator.truediv: " / ",
+    operator.pow: " ** ",
+    operator.mod: " % ",
+    operator.neg: "-",
+    operator.pos: "+",
+    operator.ge: " >= ",
+    operator.gt: " > ",
+    operator.le: " <= ",
+    operator.lt: " < ",
+    operator.eq: " == ",
+    operator.ne: " != ",
+}
+_NAMED = {}  # what expressions call, by name
+
+
+def _name(function):
+    name = f"{function.__name__}_{id(function)}"
+    _NAMED[name] = function
+    return name
+
+
+def _constant(number):
+    """Returns an expression for a number. That of a finite one has all its digits."""
+    return f"({number!r})" if math.isfinite(number) else f"float('{number}')"
+
+
+@cache
+def _function(text, count):
+    parameters = ", ".join(f"x{k}" for k in range(count))
+    return eval(f"lambda {parameters}: {text}", _NAMED)  # noqa: S307
+
+
 def form_of(number):
     """Returns a value that is equal for equal expressions."""
     if not isinstance(number, Scalar):
         return type(number), number
-    return number.function.__qualname__, *map(form_of, number.operands)
+    return number.compiled()[0], *number.leaves()
 
 
 @contextmanager
@@ -260,5 +306,5 @@ def _root(number):
 
 
 def read_tensor():
-    """Marks a leaf; `Scalar.value` calls `read` instead."""
+    """Marks a leaf, whose value is that of a tensor."""
     raise AssertionError("a leaf has no function")

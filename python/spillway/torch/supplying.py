@@ -54,18 +54,18 @@ class Numbers:
 
     def __init__(self, supplied=(), rates=()):
         self._counts = [one.counts for one in supplied]
-        self._after = [one.after for one in supplied]
-        decisions = [decision for one in supplied for decision in one.decisions]
-        self._decisions = {form_of(comparison): (comparison, result) for comparison, result in decisions}
         self._constants = [one.constants for one in supplied]
         self._positions = {view.tensor: k for k, view in enumerate(rates)}
         for count, after in (pair for one in supplied for pair in zip(one.counts, one.after)):
-            leaves = after.leaves() if isinstance(after, Scalar) else []
-            if any(view.tensor not in self._positions for view, _ in leaves):
+            if isinstance(after, Scalar) and not after.is_known():
                 raise CaptureError(
                     f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
                     " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
                 )
+        self._after = [[self._function(after) for after in one.after] for one in supplied]
+        decisions = [decision for one in supplied for decision in one.decisions]
+        distinct = {form_of(comparison): (self._function(comparison), result) for comparison, result in decisions}
+        self._decisions = [*distinct.values()]
 
     def rates(self, optimizers):
         """Returns the present settings and counts, as tensors."""
@@ -91,8 +91,8 @@ class Numbers:
             return False
         if not self._decisions:
             return True
-        read = self._reader(rates())
-        if not all(comparison.value(read) == result for comparison, result in self._decisions.values()):
+        present = rates()
+        if not all(compare(present) == result for compare, result in self._decisions):
             return False
         # Another branch may have changed what this one only reads.
         return all(
@@ -103,15 +103,19 @@ class Numbers:
 
     def after(self, optimizers, rates):
         """Yields each count after an iteration: the optimizer, the place, and the number."""
-        read = self._reader(rates)
-        for optimizer, counts, nodes in zip(optimizers, self._counts, self._after):
-            for count, node in zip(counts, nodes):
-                value = node.value(read) if isinstance(node, Scalar) else node
+        for optimizer, counts, functions in zip(optimizers, self._counts, self._after):
+            for count, compute in zip(counts, functions):
+                value = compute(rates)
                 value = int(value) if count.is_whole and float(value).is_integer() else value
                 yield from ((optimizer, place, value) for place in count.places)
 
-    def _reader(self, rates):
-        return lambda view, _: rates[self._positions[view.tensor]].item()
+    def _function(self, number):
+        """Returns the function that computes a number from the rates."""
+        if not isinstance(number, Scalar):
+            return lambda rates: number
+        function, leaves = number.compiled()
+        positions = [self._positions[view.tensor] for view, _ in leaves]
+        return lambda rates: function(*[rates[k].item() for k in positions])
 
 
 def fitting(steps):
