@@ -158,7 +158,7 @@ class Change:
     @property
     def is_of_numbers(self):
         """Whether the step puts a number in the place of a number, not computed from tensors."""
-        is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known()
+        is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known
         return _is_number(self.before) and (_is_number(self.after) or is_known)
 
     @property

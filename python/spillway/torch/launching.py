@@ -200,7 +200,7 @@ def _reading(arg, operand):
     if isinstance(arg, Number):
         return arg.read
     if isinstance(arg, Scalar):
-        function, leaves = arg.compiled()
+        function, leaves = arg.compiled
         tensors = [operand(view) for view, _ in leaves]
         return lambda: function(*[tensor.item() for tensor in tensors])
     if isinstance(arg, (list, tuple)):

@@ -174,7 +174,7 @@ def _measure(call, memory, device):
 def _example(arg):
     """Returns the value of the example in place of a number that is known before an iteration. Other values may have no
     root, or none of another function that computes the number."""
-    return arg.example() if isinstance(arg, Scalar) and arg.is_known() else arg
+    return arg.example() if isinstance(arg, Scalar) and arg.is_known else arg
 
 
 def _results(call, memory):

@@ -588,7 +588,7 @@ def _refuse_numbers(function, args, kwargs):
     """Refuses numbers that an op makes a shape of, and an op that has whole numbers in eager mode, but numbers in
     floating point as it is recorded."""
     leaves = tree_leaves((args, kwargs))
-    kept = next((a.node.kept() for a in leaves if isinstance(a, torch.SymFloat) and a.node.kept()), None)
+    kept = next((a.node.kept for a in leaves if isinstance(a, torch.SymFloat) and a.node.kept), None)
     if kept is not None and function.overloadpacket in (aten.arange, aten.range):
         kept.guard_int()  # The number of elements depends on it.
     if kept is None or not kept.is_whole or kwargs.get("dtype"):

@@ -8,7 +8,7 @@ import inspect
 import math
 import operator
 from contextlib import contextmanager
-from functools import cache, partialmethod, wraps
+from functools import cache, cached_property, partialmethod, wraps
 from types import SimpleNamespace
 
 import torch
@@ -23,32 +23,45 @@ class Scalar:
     """
 
     def __init__(self, function, operands):
-        self.function = function
-        self.operands = operands
+        numbers = [o for o in operands if isinstance(o, Scalar)]
+        self.function, self.operands = function, operands
+        # Whether the number is known before an iteration, and one of the numbers that it is computed from.
+        self.is_known = function is not read_tensor and all(o.is_known for o in numbers)
+        self.kept = next((o.kept for o in numbers if o.kept is not None), None)
+        self._example = self._computed() if self.is_known else None
+
+    def _computed(self):
+        """Returns the number where it was captured, or the error that Python raises there."""
+        values = [o._example if isinstance(o, Scalar) else o for o in self.operands]
+        errors = (value for value in values if isinstance(value, Exception))
+        try:
+            return next(errors, None) or self.function(*values)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            return error
 
     def example(self):
         """Returns the number where it was captured, if it is known before an iteration."""
-        return self.function(*(o.example() if isinstance(o, Scalar) else o for o in self.operands))
+        if isinstance(self._example, Exception):
+            raise CaptureError(f"{user_line()}: raises {self._example} for the present value of {self.kept.name}")
+        return self._example
 
     def leaves(self):
         """Returns the operands of each `read_tensor` that the number is computed from."""
-        return self.compiled()[1]
+        return self.compiled[1]
 
+    @cached_property
     def compiled(self):
-        """Returns the function that computes the number from the values of its leaves, and the leaves."""
-        leaves = {}
-        text = self._text(leaves)
-        return _function(text, len(leaves)), [*leaves]
-
-    def _text(self, leaves):
-        """Returns the number as an expression of Python. Adds leaves with their names."""
-        if self.function is read_tensor:
-            return leaves.setdefault(self.operands, f"x{len(leaves)}")
-        parts = [o._text(leaves) if isinstance(o, Scalar) else _constant(o) for o in self.operands]
-        symbol = _SYMBOLS.get(self.function)
-        if symbol is None:
-            return f"{_name(self.function)}({', '.join(parts)})"
-        return f"({symbol.join(parts)})" if len(parts) == 2 else f"({symbol}{parts[0]})"
+        """The function that computes the number from the values of its leaves, and the leaves. It is the same one for
+        equal expressions."""
+        names, leaves, lines = {}, {}, []
+        for number in _in_order(self):
+            if number.function is read_tensor:
+                names[id(number)] = leaves.setdefault(number.operands, f"x{len(leaves)}")
+                continue
+            parts = [names[id(o)] if isinstance(o, Scalar) else _constant(o) for o in number.operands]
+            names[id(number)] = f"y{len(lines)}"
+            lines.append(f"{names[id(number)]} = {_call(number.function, parts)}")
+        return _function(tuple(lines), names[id(self)], len(leaves)), [*leaves]
 
     def add(self, other):
         return Scalar(operator.add, (self, other))
@@ -129,21 +142,12 @@ class Scalar:
         return False
 
     def guard_float(self, file="", line=0):
-        name = self.kept().name if self.is_known() else "a tensor"
+        name = self.kept.name if self.is_known else "a tensor"
         raise CaptureError(
             f"{user_line()}: Python needs the value of {name}, which differs between iterations{advice()}"
         )
 
     guard_int = guard_bool = int_ = trunc = round = _graph_repr = str = guard_float
-
-    def is_known(self):
-        """Returns whether the number is known before an iteration."""
-        return all(o.is_known() for o in self.operands if isinstance(o, Scalar)) and self.function is not read_tensor
-
-    def kept(self):
-        """Returns a number that is known before an iteration and that this number is computed from, or None."""
-        found = (o.kept() for o in self.operands if isinstance(o, Scalar))
-        return next((kept for kept in found if kept is not None), None)
 
 
 class Comparison(Scalar):
@@ -160,10 +164,10 @@ class Comparison(Scalar):
 
     def guard_bool(self, file="", line=0):
         """Returns the result, which the step is captured for."""
-        if not self.is_known():
+        if not self.is_known:
             self.guard_float()
         result = self.example()
-        self.kept().decisions.append((self, result))
+        self.kept.decisions.append((self, result))
         return result
 
     bool_ = guard_bool
@@ -176,16 +180,8 @@ class Kept(Scalar):
 
     def __init__(self, name, tensor_number, example, decisions, is_whole=False):
         super().__init__(operator.pos, (tensor_number,))
-        self.name, self._example, self.decisions, self.is_whole = name, example, decisions, is_whole
-
-    def example(self):
-        return self._example
-
-    def is_known(self):
-        return True
-
-    def kept(self):
-        return self
+        self.name, self.decisions, self.is_whole = name, decisions, is_whole
+        self.is_known, self.kept, self._example = True, self, example
 
 
 _SYMBOLS = {
@@ -218,17 +214,43 @@ def _constant(number):
     return f"({number!r})" if math.isfinite(number) else f"float('{number}')"
 
 
+def _call(function, parts):
+    """Returns the expression of Python that calls a function with some expressions."""
+    symbol = _SYMBOLS.get(function)
+    if symbol is None:
+        return f"{_name(function)}({', '.join(parts)})"
+    return symbol.join(parts) if len(parts) == 2 else f"{symbol}{parts[0]}"
+
+
+def _in_order(number):
+    """Returns the numbers that a number is computed from, and itself, each after its operands."""
+    order, seen, waiting = [], set(), [(number, False)]
+    while waiting:
+        one, is_ready = waiting.pop()
+        if is_ready:
+            order.append(one)
+        elif id(one) not in seen:
+            seen.add(id(one))
+            waiting.append((one, True))
+            waiting += [(o, False) for o in reversed(one.operands) if isinstance(o, Scalar)]
+    return order
+
+
 @cache
-def _function(text, count):
+def _function(lines, result, count):
+    """Returns the function of `count` values that runs some lines and returns a result."""
     parameters = ", ".join(f"x{k}" for k in range(count))
-    return eval(f"lambda {parameters}: {text}", _NAMED)  # noqa: S307
+    body = "\n    ".join([*lines, f"return {result}"])
+    names = dict(_NAMED)
+    exec(f"def compute({parameters}):\n    {body}", names)  # noqa: S102
+    return names["compute"]
 
 
 def form_of(number):
     """Returns a value that is equal for equal expressions."""
     if not isinstance(number, Scalar):
         return type(number), number
-    return number.compiled()[0], *number.leaves()
+    return number.compiled[0], *number.leaves()
 
 
 @contextmanager

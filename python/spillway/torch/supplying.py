@@ -57,7 +57,7 @@ class Numbers:
         self._constants = [one.constants for one in supplied]
         self._positions = {view.tensor: k for k, view in enumerate(rates)}
         for count, after in (pair for one in supplied for pair in zip(one.counts, one.after)):
-            if isinstance(after, Scalar) and not after.is_known():
+            if isinstance(after, Scalar) and not after.is_known:
                 raise CaptureError(
                     f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
                     " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
@@ -113,7 +113,7 @@ class Numbers:
         """Returns the function that computes a number from the rates."""
         if not isinstance(number, Scalar):
             return lambda rates: number
-        function, leaves = number.compiled()
+        function, leaves = number.compiled
         positions = [self._positions[view.tensor] for view, _ in leaves]
         return lambda rates: function(*[rates[k].item() for k in positions])
 

@@ -261,8 +261,8 @@ class _Values:
             value = None if leaf.tensor is None else self._now[leaf.tensor]
             return value, leaf.shape, leaf.stride, leaf.offset, leaf.dtype
         if isinstance(leaf, Scalar):
-            function = leaf.function.__qualname__
-            return ("number", function, *map(self._part, leaf.operands))
+            function, leaves = leaf.compiled
+            return ("number", function, *(self._part(view) for view, _ in leaves))
         return type(leaf), repr(leaf)
 
     def _result(self, leaf):

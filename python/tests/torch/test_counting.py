@@ -55,8 +55,10 @@ def adam(group, state, p):
 
 
 def scheduled(group, state, p):
-    """Multiplies a number of its own in each step, and one that all parameters share."""
+    """Multiplies a number of its own in each step, and one that all parameters share, often."""
     state["n"] += 2
+    for _ in range(300):
+        group["product"] *= 0.9999
     group["product"] *= 0.9 * (1 - 0.5 * 0.96 ** (group["step"] * 0.004))
     p.sub_(p.grad * (group["lr"] * (1 - group["product"]) / state["n"]))
 
@@ -117,6 +119,18 @@ def test_the_usual_loop_counts_and_branches_as_eager_mode(name):
     pair = Pair(make_optimizer=OPTIMIZERS[name])
     pair.train(rows(), 12)
     pair.check()
+
+
+def test_an_error_of_a_number_is_raised_where_eager_mode_may_catch_it():
+    def update(group, state, p):
+        try:
+            share = 1 / (group["step"] - 1)
+        except ZeroDivisionError:
+            share = 1.0
+        p.sub_(p.grad * share)
+
+    message = refusal(update)
+    assert "division by zero for the present value of 'step' of group 0" in message
 
 
 def test_equal_counts_are_supplied_once():
