@@ -20,7 +20,7 @@ from .capturing import refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
 from .counting import entries_without
-from .errors import CaptureError
+from .errors import CaptureError, FirstStepError
 from .logs import timed
 from .measuring import Measured
 from .memory import Lent
@@ -111,13 +111,19 @@ class Passes:
             return None
         first = {id(x): k for k, x in reversed([*enumerate(inputs)])}
         own = {first.get(id(p)): p for group in optimizer.param_groups for p in group["params"]}
-        if positions is None:
+        is_guess = positions is None
+        if is_guess:
             positions = {k for k, p in own.items() if k is not None and p.requires_grad}
             positions = {k for k in positions if gradients[k] is not None or own[k].grad is not None}
         parameters = {k: own[k] for k in sorted(positions)}
         if not parameters:
             return None
-        return record_update(recorder, optimizer, self._names, parameters)
+        try:
+            return record_update(recorder, optimizer, self._names, parameters)
+        except FirstStepError:
+            if is_guess:  # The optimizer may make its states before it steps.
+                return None
+            raise
 
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):

@@ -11,7 +11,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .arguments import refuse_no_optimizer, refuse_wrapper
 from .counting import Counts, refuse_closures
-from .errors import CaptureError
+from .errors import CaptureError, FirstStepError
+from .logs import LOG
 
 _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined, as weak references
 _TURNS = count()
@@ -166,8 +167,14 @@ class Joining:
             self._refuse(p, NO_GRAPH)
         if len(parts) > 1:
             self._refuse_parts()
-        for training, positions in parts:
-            training.update(positions)
+        try:
+            for training, positions in parts:
+                training.update(positions)
+        except FirstStepError:
+            if len(parts) > 1 or any(p.device.type != "cpu" for group in groups for p in group["params"]):
+                raise
+            LOG.info(f"{type(self._optimizer()).__name__} makes its states in a step outside of the plan")
+            self._optimizer().plain_step()
 
     def _refuse_parts(self):
         """Refuses to update the parameters of several graphs one after the other, unless the optimizer is

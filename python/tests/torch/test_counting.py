@@ -9,7 +9,7 @@ from math import sqrt
 import pytest
 import torch
 from eager import compare, same_dicts
-from test_compiled_training import compiled, compiled_anew, perceptron, plans, rows, squares  # noqa: F401
+from test_compiled_training import compiled, compiled_anew, perceptron, rows, squares  # noqa: F401
 from test_optimizer import Pair, step
 from torch.utils._pytree import tree_leaves
 
@@ -374,6 +374,38 @@ def test_kinds_of_optimizers_of_ones_own(name):
         loss_fn(called, x).backward()
         optimizer.step()
     same_dicts(joined.state_dict(), eager.state_dict(), "model")
+
+
+class Lazy(Own):
+    """Makes its states in its first step, as most optimizers do."""
+
+    def __init__(self, model):
+        super().__init__(model, adam)
+        self.state.clear()
+        del self.param_groups[0]["step"]
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.param_groups[0].setdefault("step", 0)
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None and not self.state[p]:
+                self.state[p] = dict(n=0, m=torch.zeros_like(p), v=p.grad**2)
+        super().step()
+
+
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [Lazy, lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.1)],
+)
+def test_the_usual_loop_makes_states_in_a_first_step_outside_of_the_plan(make_optimizer, caplog):
+    caplog.set_level("INFO", "spillway")
+    pair = Pair(make_optimizer=make_optimizer)
+    pair.train(rows(), 1)
+    assert "makes its states in a step outside of the plan" in caplog.text
+    caplog.clear()
+    pair.train(rows(), 4)
+    pair.check()
+    assert "outside of the plan" not in caplog.text and "capture a graph" in caplog.text
 
 
 class Attribute(Own):
