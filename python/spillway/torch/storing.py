@@ -130,7 +130,7 @@ class Stored:
     def _optimizer(self, optimizer, name):
         apart = ("param_groups", "state", "defaults", "joining", "step", "_opt_called", "_step_count")
         held = self._add(_Attributes(vars(optimizer), name, without=apart))
-        for values in vars(optimizer)["state"].values():
+        for values in vars(optimizer).get("state", {}).values():
             if isinstance(values, dict):
                 held += [(value, f"{key!r} of a state") for key, value in values.items()]
         objects = [(value, its) for value, its in held if _is_plain_object(value) and id(value) not in self._seen]
