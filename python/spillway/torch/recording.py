@@ -588,15 +588,16 @@ def _refuse_numbers(function, args, kwargs):
     """Refuses numbers that an op makes a shape of, and an op that has whole numbers in eager mode, but numbers in
     floating point as it is recorded."""
     leaves = tree_leaves((args, kwargs))
-    kept = next((a.node.kept for a in leaves if isinstance(a, torch.SymFloat) and a.node.kept), None)
-    if kept is not None and function.overloadpacket in (aten.arange, aten.range):
-        kept.guard_int()  # The number of elements depends on it.
-    if kept is None or not kept.is_whole or kwargs.get("dtype"):
+    numbers = [a.node for a in leaves if isinstance(a, torch.SymFloat)]
+    if numbers and function.overloadpacket in (aten.arange, aten.range):
+        numbers[0].guard_int()  # The number of elements depends on it.
+    whole = [number for number in numbers if number.may_be_whole]
+    if not whole or kwargs.get("dtype"):
         return
     if not any(isinstance(a, FakeTensor) and (a.is_floating_point() or a.is_complex()) for a in leaves):
         raise CaptureError(
-            f"{user_line()}: `{function}` computes with {kept.name}, a whole number, and with no tensor in floating"
-            " point: give it a dtype"
+            f"{user_line()}: `{function}` computes with {whole[0].kept.name}, a whole number, and with no tensor in"
+            " floating point: give it a dtype"
         )
 
 

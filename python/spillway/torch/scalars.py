@@ -29,6 +29,8 @@ class Scalar:
         self.is_known = function is not read_tensor and all(o.is_known for o in numbers)
         self.kept = next((o.kept for o in numbers if o.kept is not None), None)
         self._example = self._computed() if self.is_known else None
+        # PyTorch makes floats of whole numbers that Python computes with.
+        self.may_be_whole = function in _WHOLE_OF_WHOLE and all(map(_may_be_whole, operands))
 
     def _computed(self):
         """Returns the number where it was captured, or the error that Python raises there."""
@@ -180,7 +182,7 @@ class Kept(Scalar):
 
     def __init__(self, name, tensor_number, example, decisions, is_whole=False):
         super().__init__(operator.pos, (tensor_number,))
-        self.name, self.decisions, self.is_whole = name, decisions, is_whole
+        self.name, self.decisions, self.may_be_whole = name, decisions, is_whole
         self.is_known, self.kept, self._example = True, self, example
 
 
@@ -200,6 +202,20 @@ _SYMBOLS = {
     operator.eq: " == ",
     operator.ne: " != ",
 }
+_WHOLE_OF_WHOLE = {
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.mod,
+    operator.pow,
+    operator.neg,
+    operator.pos,
+    abs,
+    min,
+    max,
+    math.floor,
+    math.ceil,
+}
 _NAMED = {}  # what expressions call, by name
 
 
@@ -212,6 +228,10 @@ def _name(function):
 def _constant(number):
     """Returns an expression for a number. That of a finite one has all its digits."""
     return f"({number!r})" if math.isfinite(number) else f"float('{number}')"
+
+
+def _may_be_whole(operand):
+    return operand.may_be_whole if isinstance(operand, Scalar) else float(operand).is_integer()
 
 
 def _call(function, parts):
