@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from .carrying import Replaced
 from .errors import CaptureError, quoted
@@ -154,12 +155,22 @@ class Change:
     place: Place
     before: object
     after: object
+    is_part: bool = False  # of a list or of another container at the place
 
     @property
     def is_of_numbers(self):
         """Whether the step puts a number in the place of a number, not computed from tensors."""
         is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known
-        return _is_number(self.before) and (_is_number(self.after) or is_known)
+        return not self.is_part and _is_number(self.before) and (_is_number(self.after) or is_known)
+
+    def parts(self):
+        """Returns the changes of the parts of a container, if it is replaced by a container of the same form. Otherwise
+        returns the change itself."""
+        (before, structure), (after, its_structure) = map(tree_flatten, (self.before, self.after))
+        if structure != its_structure or self.before is self.after or structure.is_leaf():
+            return [self]
+        places = [Place(self.place.owner, f"{self.place.key}[{k}]") for k in range(len(before))]
+        return [Change(*part, is_part=True) for part in zip(places, before, after)]
 
     @property
     def is_of_tensors(self):
@@ -185,7 +196,8 @@ class Entries:
     def changes(self):
         """Returns what has changed."""
         changes = [Change(place, self._before.get(place, MISSING), now) for place, now in self.now().items()]
-        return [change for change in changes if not _is_equal(change.before, change.after)]
+        parts = [part for change in changes for part in change.parts()]
+        return [part for part in parts if not _is_equal(part.before, part.after)]
 
     def replaced(self):
         """Returns the tensors that have been replaced."""

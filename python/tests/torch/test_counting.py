@@ -320,8 +320,10 @@ class Average:
 
 
 def averaged(group, state, p):
-    """Has tensors in lists and in an object."""
+    """Has tensors in lists and in an object, and replaces one of the lists."""
     state.setdefault("list", [torch.zeros_like(p)])[0].add_(p.grad)
+    state["lists"] = [state.get("lists", [p.grad])[0] + p.grad]
+    p.add_(state["lists"][0], alpha=-1e-3)
     average = state.setdefault("object", Average(p))
     average.value = 0.9 * average.value + state["list"][0]
     p.sub_(average.value * group["lr"] / group["step"])
