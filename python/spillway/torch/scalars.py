@@ -280,18 +280,20 @@ def functions_of_numbers(optimizer):
     classes = [c for c in type(optimizer).__mro__ if issubclass(c, torch.optim.Optimizer)]
     methods = [inspect.unwrap(m) for c in classes for m in vars(c).values() if inspect.isfunction(m)]
     modules = {id(m.__globals__): m.__globals__ for m in methods}.values()
-    before = [(module, dict(module)) for module in modules]
-    for module, names in before:
-        called = {"min": min, "max": max, **names}
-        known = {name: value for name, value in called.items() if isinstance(value, _KINDS) and value in _OF_NUMBERS}
+    replaced = []
+    for module in modules:
+        called = {"min": min, "max": max, **module}.items()
+        known = {name: value for name, value in called if isinstance(value, _KINDS) and value in _OF_NUMBERS}
+        replaced += [(module, name, module.get(name)) for name in known]
         module.update({name: _OF_NUMBERS[value] for name, value in known.items()})
     try:
         yield
     finally:
-        for module, names in before:
-            for name in module.keys() - names.keys():
+        for module, name, value in replaced:
+            if value is None:
                 del module[name]
-            module.update(names)
+            else:
+                module[name] = value
 
 
 def _of_numbers(function):
@@ -299,14 +301,16 @@ def _of_numbers(function):
 
     @wraps(function)
     def of_numbers(*args, **kwargs):
+        values = args
         if function in (min, max) and len(args) == 1:
-            args = tuple(args[0])
-            if len(args) < 2:
-                return function(args, **kwargs)
-        are_numbers = all(isinstance(v, (int, float, torch.SymFloat)) for v in args)
-        if kwargs or not are_numbers or not any(isinstance(v, torch.SymFloat) for v in args):
+            values = tuple(args[0])
+            args = (values,)
+        are_numbers = all(isinstance(v, (int, float, torch.SymFloat)) for v in values)
+        if kwargs or not are_numbers or not any(isinstance(v, torch.SymFloat) for v in values):
             return function(*args, **kwargs)
-        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in args]
+        if function in (min, max) and len(values) == 1:
+            return values[0]
+        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in values]
         return torch.SymFloat(Scalar(function, operands))
 
     return of_numbers

@@ -50,7 +50,7 @@ def adam(group, state, p):
     state["m"].mul_(0.9).add_(p.grad, alpha=0.1)
     state["v"].mul_(0.99).addcmul_(p.grad, p.grad, value=0.01)
     correction = math.sqrt(1 - 0.99 ** state["n"]) / (1 - math.pow(0.9, group["step"]))
-    correction *= min(1.0, 0.1 * sqrt(state["n"]))
+    correction *= min([1.0, 0.1 * sqrt(state["n"])]) * max((x for x in (1, 1)), default=2)
     p.addcdiv_(state["m"], state["v"].sqrt().add_(1e-8), value=-group["lr"] * correction)
 
 
@@ -444,6 +444,20 @@ class Wrapping(torch.optim.Optimizer):
         return self.inner.state_dict()
 
 
+class Global(Own):
+    """Counts in a variable of its module."""
+
+    def step(self, closure=None):
+        global steps
+        steps += 1
+        for p in self.param_groups[0]["params"]:
+            with torch.no_grad():
+                p.sub_(p.grad / steps)
+
+
+steps = 0
+
+
 def queued(group, state, p):
     state.setdefault("queue", []).append(p.grad.clone())
     p.sub_(state["queue"][-1] * group["lr"])
@@ -457,6 +471,7 @@ REFUSED = {
     "apart": (Apart, "Apart keeps 'count' among the states of its parameters"),
     "wrapping": (Wrapping, "Wrapping keeps its states and groups in another optimizer: give that one"),
     "attribute": (lambda model: Attribute(model, adam), r"optimizer\.count is 1 after one step and 2 after two"),
+    "global": (lambda model: Global(model, None), "the step differs when it is captured again"),
     "queue": (stepped(queued), r"'queue' of a state.* (is another one after each step|gets other entries in each)"),
     "drawn": (by(drawn), "draws from Python's random module|the step differs when it is captured again"),
 }
