@@ -24,8 +24,8 @@ class Substitution(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(self._known, (args, kwargs or {}))
-        if function in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], torch.SymFloat):
-            return torch.full((), *args, **kwargs)
+        if function in (torch.tensor, torch.as_tensor) and args and _has_number(args[0]):
+            return _tensor(*args, **kwargs)
         if function in FUSED:
             args, kwargs = tree_map(self._stand_in, (args, kwargs))
         if function is torch.Tensor.backward:
@@ -42,6 +42,20 @@ class Substitution(TorchFunctionMode):
     def __exit__(self, *error):
         torch.overrides.has_torch_function = self._asked
         return super().__exit__(*error)
+
+
+def _has_number(data):
+    """Returns whether data are a number read from a tensor, or a list of numbers with such a one."""
+    values = data if isinstance(data, (list, tuple)) else [data]
+    are_numbers = all(isinstance(value, (int, float, torch.SymFloat)) for value in values)
+    return are_numbers and any(isinstance(value, torch.SymFloat) for value in values)
+
+
+def _tensor(data, *args, **kwargs):
+    """Does what `torch.tensor` does, which would need the values of numbers."""
+    if isinstance(data, torch.SymFloat):
+        return torch.full((), data, *args, **kwargs)
+    return torch.stack([torch.full((), value, *args, **kwargs) for value in data])
 
 
 def _backward(loss, gradient=None, retain_graph=None, create_graph=False, inputs=None):

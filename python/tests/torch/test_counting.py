@@ -88,6 +88,7 @@ def filling(group, state, p):
     p.sub_(p.grad * torch.full_like(p, group["step"]) / 100)
     p.sub_(p.grad * torch.full((1,), group["lr"]) * torch.tensor(group["lr"] * 2) / torch.tensor(3 / group["step"]))
     p.sub_(p.grad * torch.full((1,), group["step"], dtype=torch.float64).float())
+    p.sub_(p.grad * torch.tensor([group["lr"], 1.0, group["step"]], dtype=torch.float32).sum())
 
 
 class Decaying(torch.optim.SGD):
