@@ -54,6 +54,15 @@ def refuse_wrapper(optimizer):
         )
 
 
+def refuse_joined(optimizer):
+    """Refuses an optimizer that has joined the plans of `torch.compile`."""
+    if "joining" in vars(optimizer):
+        raise CaptureError(
+            f"{type(optimizer).__name__} has joined the plans of torch.compile, by spillway.torch.optimizer: make"
+            " another one for capture"
+        )
+
+
 def refuse_no_optimizer(optimizer):
     """Refuses a missing optimizer, a container of optimizers, and a scheduler."""
     if hasattr(optimizer, "param_groups") and hasattr(optimizer, "step"):

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from spillway import Error
 
-from .arguments import groups_of, named, optimizers_of, refuse_others, refuse_wrapper
+from .arguments import groups_of, named, optimizers_of, refuse_joined, refuse_others, refuse_wrapper
 from .batches import (
     call,
     call_on,
@@ -280,6 +280,7 @@ class Training(_Source):
         refuse_wrapped(model, process_group)
         for one in self.optimizers:
             refuse_wrapper(one)
+            refuse_joined(one)
             refuse_closures(one)
         self._without_states = []  # optimizers that are known to have no states
         self._counts = [Counts() for _ in self.optimizers]  # what they count in Python, as far as runs have found

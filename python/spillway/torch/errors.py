@@ -9,10 +9,15 @@ import torch
 from spillway import Error
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_DISTRIBUTIONS = os.path.join(_TORCH, "distributions", "")
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 UNKNOWN_LINE = "an unknown line"
+# By the file of the function within which code asks for a value.
+_ADVICE = {
+    os.path.join(_TORCH, "distributions", ""): "give the distribution `validate_args=False`",
+    _HERE + "stepping.py": "use torch.compile(model, backend='spillway'), which leaves the optimizer outside",
+    _HERE + "updating.py": "leave the optimizer outside of the plan, without spillway.torch.optimizer",
+}
 
 
 class CaptureError(Error):
@@ -55,11 +60,15 @@ def user_line():
 
 
 def advice():
-    """Returns advice if a distribution of PyTorch asks for the value of a tensor, and else an empty text."""
+    """Returns advice if a distribution of PyTorch or an optimizer asks for the value of a tensor, and else an empty
+    text."""
     frame = sys._getframe(1)
-    while frame is not None and not frame.f_code.co_filename.startswith(_DISTRIBUTIONS):
+    while frame is not None:
+        for start, text in _ADVICE.items():
+            if frame.f_code.co_filename.startswith(start):
+                return f": {text}"
         frame = frame.f_back
-    return "" if frame is None else ": give the distribution `validate_args=False`"
+    return ""
 
 
 def is_of_user(file):

@@ -493,6 +493,23 @@ def test_what_an_optimizer_keeps_elsewhere_is_refused(name):
         assert torch.equal(now, then) if isinstance(now, torch.Tensor) else now == then
 
 
+def branching(group, state, p):
+    if p.grad.sum() > 1:
+        p.zero_()
+
+
+def test_a_refusal_names_a_way_that_works():
+    model = perceptron()
+    optimizer = Own(model, branching)
+    with pytest.raises(CaptureError, match="between iterations: use torch.compile"):
+        spillway.torch.capture(model, loss_fn, optimizer, rows())
+    joined = spillway.torch.optimizer(optimizer)
+    with pytest.raises(CaptureError, match="between iterations: leave the optimizer outside of the plan, without"):
+        compiled(model)(rows())
+    with pytest.raises(CaptureError, match="Own has joined the plans of torch.compile"):
+        spillway.torch.capture(model, loss_fn, joined, rows())
+
+
 def test_another_learning_rate_may_take_another_branch():
     def update(group, state, p):
         p.sub_(p.grad * (group["lr"] if group["lr"] < 0.5 else 0.1 / group["lr"]))
