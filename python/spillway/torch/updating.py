@@ -48,10 +48,11 @@ def record_update(recorder, optimizer, names, parameters):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
         optimizer.joining.counts = counts = optimizer.joining.counts.again(optimizer)
-        stored = Stored(optimizer=optimizer)
+        is_of_torch = type(optimizer).__module__.startswith("torch.optim.")  # These keep nothing in Python.
+        stored = Stored() if is_of_torch else Stored(optimizer=optimizer)
         run = partial(_Run, optimizer, names, parameters, is_initialised, counts, stored)
         try:
-            if not type(optimizer).__module__.startswith("torch.optim."):  # These keep nothing in Python.
+            if not is_of_torch:
                 _try(run, recorder.measure, stored)
             return run(recorder).update()
         finally:
