@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from .carrying import Replaced
 from .errors import CaptureError, quoted
-from .scalars import form_of
+from .scalars import NumberTensor, form_of
 from .storing import MISSING, is_same
 
 ADVICE = (
@@ -33,8 +33,18 @@ class Place:
     key: str
 
     def value(self, optimizer):
-        """Returns what the optimizer has there."""
-        return self.entries(optimizer).get(self.key, MISSING)
+        """Returns what the optimizer has there: for a tensor of one element, its number."""
+        value = self.entries(optimizer).get(self.key, MISSING)
+        return value.item() if isinstance(value, torch.Tensor) and not value.dim() else value
+
+    def write(self, optimizer, number):
+        """Gives the optimizer a number there."""
+        entries = self.entries(optimizer)
+        if isinstance(entries[self.key], torch.Tensor):
+            with torch.no_grad():
+                entries[self.key].fill_(number)
+        else:
+            entries[self.key] = number
 
     def entries(self, optimizer):
         """Returns the dict that has the entry."""
@@ -84,6 +94,19 @@ class Counts:
         counts.all = [Count(places, is_whole) for (is_whole, _), places in alike.items()]
         return counts
 
+    def add_steps(self, optimizer, states):
+        """Adds step counts that are tensors, where the optimizer's code branches on them. Returns whether there are new
+        ones."""
+        if not isinstance(optimizer, torch.optim.RAdam) or any(group["capturable"] for group in optimizer.param_groups):
+            return False
+        known = {place for count in self.all for place in count.places}
+        alike = defaultdict(list)
+        for p, values in states.items():
+            if values and Place(p, "step") not in known:
+                alike[values["step"].item()].append(Place(p, "step"))
+        self.all += [Count(places, is_whole=False) for places in alike.values()]
+        return bool(alike)
+
     def take(self, optimizer, changes, entries):
         """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run.
         Returns the numbers at the end, or None if another run is needed."""
@@ -120,7 +143,7 @@ class Counts:
         for count in self.all:
             after = {place: entries.get(place, MISSING) for place in count.places}
             for place, value in after.items():
-                if not isinstance(value, (int, float, torch.SymFloat)):
+                if not isinstance(value, (int, float, torch.SymFloat, NumberTensor)):
                     refuse(optimizer, f"{place} is a number before the step and {_told(value)} after it", None)
             nodes = list(map(_node, after.values()))
             ends.append(nodes[0])
@@ -254,6 +277,8 @@ def _is_number(value):
 
 
 def _node(value):
+    if isinstance(value, NumberTensor):
+        return value.number.node
     return value.node if isinstance(value, torch.SymFloat) else value
 
 

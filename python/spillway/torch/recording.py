@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import collectives
@@ -349,6 +349,9 @@ class Recorder(TorchDispatchMode):
         if number is not None:
             return number
         storage = self.storages[view.tensor]
+        if view.tensor in self._made:
+            with _disable_current_modes():
+                return storage.value.as_strided(view.shape, view.stride, view.offset).item()
         is_unknown = storage.kind == "temporary" and not self.is_updating
         if is_unknown or not fake.dtype.is_floating_point:
             raise CaptureError(

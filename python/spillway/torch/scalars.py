@@ -186,6 +186,41 @@ class Kept(Scalar):
         self.is_known, self.kept, self._example = True, self, example
 
 
+class NumberTensor(torch.Tensor):
+    """A tensor of one element that stands for a step count on the processor: its value is a number that is known before
+    an iteration."""
+
+    @staticmethod
+    def of(tensor, number):
+        """Returns a tensor like another one."""
+        made = torch.Tensor._make_subclass(NumberTensor, torch.zeros_like(tensor, requires_grad=False))
+        made.number = number
+        return made
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name == "item":
+            return args[0].number
+        if name in ("add_", "__iadd__", "_foreach_add_"):
+            counts = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
+            _add(counts, *args[1:], **kwargs)
+            return None if name == "_foreach_add_" else args[0]
+        if name not in ("__get__", "dim", "is_complex", "is_floating_point"):
+            raise CaptureError(f"{user_line()}: `{name}` of a step count that is a tensor{advice()}")
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+
+def _add(counts, other, alpha=1):
+    other = other.item() if isinstance(other, torch.Tensor) else other
+    if isinstance(other, torch.SymFloat) or other * alpha != 1:
+        raise CaptureError(f"{user_line()}: adds another number to a step count than 1{advice()}")
+    for count in counts:
+        count.number = count.number + 1
+
+
 _SYMBOLS = {
     operator.add: " + ",
     operator.sub: " - ",

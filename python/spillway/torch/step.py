@@ -294,7 +294,7 @@ class Step(Generic[Batch, Result]):
     def advance(self, rates: list[torch.Tensor]) -> None:
         """Has the optimizers count on, after an iteration with these rates."""
         for optimizer, place, value in list(self._numbers.after(self.optimizers, rates)):
-            place.entries(optimizer)[place.key] = value
+            place.write(optimizer, value)
 
     def refuse_other_counts(self, rates: list[torch.Tensor]) -> None:
         """Raises `CaptureError` unless the optimizers have counted as an iteration with these rates does."""

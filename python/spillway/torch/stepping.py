@@ -83,10 +83,13 @@ class RecordedOptimizer:
             )
         with _as_outside():
             is_initialised = self._swapped.initialise()
+            if self.counts.add_steps(self.optimizer, self._swapped.states):
+                self.is_trial, self.steps = True, self.steps + 1
+                return
         if self.counts.all and self._recorder.may_leave_out:
             count = self.counts.all[0].places[0]
             raise CaptureError(
-                f"{count} of {self.name} is a number of Python that each step changes, but a scaler may leave steps"
+                f"{count} of {self.name} is a number that Python changes in each step, but a scaler may leave steps"
                 " out: capture without a scaler, in bfloat16"
             )
         self._entries = self._entries or Entries(self.optimizer, self._fakes.real)

@@ -4,7 +4,7 @@ import torch
 
 from .counting import entries_without, plain_values
 from .errors import CaptureError, ChangedError
-from .scalars import Kept, Scalar, form_of
+from .scalars import Kept, NumberTensor, Scalar, form_of
 from .schedules import constants, has_tensor_rate, scheduled, settings_with
 from .storing import is_same
 from .swapping import given
@@ -30,7 +30,7 @@ class Supplied:
         for k, (count, value) in enumerate(zip(self.counts, values)):
             fake = self._given(recorder, f"count.{k}", value)
             number = self._number(recorder, str(count.places[0]), fake, value, count.is_whole)
-            self.numbers.update(dict.fromkeys(count.places, number))
+            self.numbers.update((place, _like(place.entries(optimizer)[place.key], number)) for place in count.places)
 
     def _setting(self, recorder, k, group, name, value):
         fake = self._given(recorder, f"{name}.{k}", value)
@@ -129,6 +129,11 @@ def fitting(steps):
     if changed and len(changed) == len(steps):
         raise changed[0]
     return found
+
+
+def _like(value, number):
+    """Returns a number, as a tensor if it stands for a tensor."""
+    return NumberTensor.of(value, number) if isinstance(value, torch.Tensor) else number
 
 
 def _counted(optimizer, counts):

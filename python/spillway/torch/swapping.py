@@ -217,7 +217,7 @@ class SwappedOptimizer:
         _foreach_supported_types.append(FakeTensor)
         try:
             optimizer.param_groups = [
-                self._with_numbers(k, dict(group, params=[self._fake(p) for p in group["params"]], **settings))
+                dict(self._with_numbers(k, group), params=[self._fake(p) for p in group["params"]], **settings)
                 for k, (group, settings) in enumerate(zip(self._groups, self._supplied.settings))
             ]
             optimizer.state = type(state)(state.default_factory)
@@ -230,6 +230,11 @@ class SwappedOptimizer:
     def __exit__(self, *error):
         self._optimizer.param_groups, self._optimizer.state = self._groups, self._state
         _foreach_supported_types.remove(FakeTensor)
+
+    @property
+    def states(self):
+        """The states of real parameters."""
+        return self._state
 
     def initialise(self):
         """Gives the optimizer the states that its next step would make. Returns whether it can be done."""
@@ -253,12 +258,11 @@ class SwappedOptimizer:
                 )
             fake = self._fake(p)
             if values and not fakes.get(fake):
-                states = {key: self._fake_state(p, key, v) for key, v in values.items()}
-                fakes[fake] = self._with_numbers(p, states)
+                fakes[fake] = {key: self._fake_state(p, key, v) for key, v in values.items()}
 
-    def _with_numbers(self, owner, entries):
-        """Returns the entries of a group or a state with numbers that stand for counts."""
-        return {key: self._supplied.numbers.get(Place(owner, key), value) for key, value in entries.items()}
+    def _with_numbers(self, k, group):
+        """Returns a group with numbers that stand for counts."""
+        return {key: self._supplied.numbers.get(Place(k, key), value) for key, value in group.items()}
 
     def _fake(self, parameter):
         # Some optimizers have states of their own, under names.
@@ -266,8 +270,9 @@ class SwappedOptimizer:
         return self._fakes.of(parameter, "parameter") if is_tensor else parameter
 
     def _fake_state(self, parameter, key, value):
-        if not isinstance(value, torch.Tensor):
-            return value
+        number = self._supplied.numbers.get(Place(parameter, key))
+        if number is not None or not isinstance(value, torch.Tensor):
+            return value if number is None else number
         stays = value.dim() == 0 and id(parameter) not in self._with_counts
         is_tensor = isinstance(parameter, torch.Tensor)
         owner = self._fakes.name(parameter) if is_tensor else parameter

@@ -48,6 +48,7 @@ def record_update(recorder, optimizer, names, parameters):
         with states_on_processor(optimizer) as real:
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
         optimizer.joining.counts = counts = optimizer.joining.counts.again(optimizer)
+        counts.add_steps(optimizer, vars(optimizer)["state"])
         is_of_torch = type(optimizer).__module__.startswith("torch.optim.")  # These keep nothing in Python.
         stored = Stored() if is_of_torch else Stored(optimizer=optimizer)
         run = partial(_Run, optimizer, names, parameters, is_initialised, counts, stored)
