@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_flatten
 
 from .carrying import Replaced
 from .errors import CaptureError, quoted
-from .scalars import NumberTensor, form_of
+from .scalars import form_of
 from .storing import MISSING, is_same
+from .substitutes import NumberTensor
 
 ADVICE = (
     "a captured step would compute with the same value in all iterations. Use an optimizer that has a number or a"

@@ -21,7 +21,8 @@ from . import collectives
 from .errors import CaptureError, advice, quoted_line, user_line
 from .known import Known
 from .memory import bytes_if_small
-from .scalars import Scalar, StandIns, read_tensor
+from .scalars import Scalar, read_tensor
+from .substitutes import StandIns
 
 aten = torch.ops.aten
 

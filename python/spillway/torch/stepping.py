@@ -8,8 +8,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .counting import Entries, entries_without
 from .errors import CaptureError, quoted_line
-from .scalars import functions_of_numbers
 from .storing import MISSING, is_same
+from .substitutes import functions_of_numbers
 from .supplying import Supplied
 from .swapping import SwappedOptimizer, refuse_first_step, rows_in_module
 

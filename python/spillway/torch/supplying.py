@@ -4,9 +4,10 @@ import torch
 
 from .counting import entries_without, plain_values
 from .errors import CaptureError, ChangedError
-from .scalars import Kept, NumberTensor, Scalar, form_of
+from .scalars import Kept, Scalar, form_of
 from .schedules import constants, has_tensor_rate, scheduled, settings_with
 from .storing import is_same
+from .substitutes import NumberTensor
 from .swapping import given
 
 

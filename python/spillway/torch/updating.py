@@ -13,8 +13,8 @@ from .counting import Entries, entries_without, refuse
 from .errors import CaptureError
 from .ownership import Substitution
 from .recording import Recorder
-from .scalars import functions_of_numbers
 from .storing import Stored
+from .substitutes import functions_of_numbers
 from .supplying import Supplied
 from .swapping import (
     Fakes,
