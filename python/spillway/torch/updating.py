@@ -53,7 +53,7 @@ def record_update(recorder, optimizer, names, parameters):
         stored = Stored() if is_of_torch else Stored(optimizer=optimizer)
         run = partial(_Run, optimizer, names, parameters, is_initialised, counts, stored)
         try:
-            if not is_of_torch:
+            if counts.all or not is_of_torch:
                 _try(run, recorder.measure, stored)
             return run(recorder).update()
         finally:

@@ -175,6 +175,23 @@ def test_counts_that_are_set_between_iterations():
     compare(perceptron, loss_fn, by(update), lambda k: rows(), between=again, budget="60%", steps=8)
 
 
+@pytest.mark.parametrize("name", ["adam", "radam"])
+def test_parameters_without_gradients_are_not_counted(name):
+    pair, x = Pair(make_optimizer=OPTIMIZERS[name]), rows()
+
+    def use(called, model, optimizer, skipped):
+        squares(called(x)).backward()
+        for p in skipped(model):
+            p.grad = None
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for k in range(6):
+        skipped = lambda model, k=k: [model[0].bias] if k % 3 == 1 else []
+        pair.both(lambda *one, skipped=skipped: use(*one, skipped), seed=k)
+    pair.check()
+
+
 def test_counts_go_on_from_a_checkpoint():
     pair, x = Pair(make_optimizer=by(adam)), rows()
     pair.train(x)
