@@ -45,6 +45,11 @@ def groups_of(optimizers):
     ]
 
 
+def is_of_torch(kind):
+    """Returns whether an optimizer's class is one of `torch.optim`."""
+    return kind.__module__.startswith("torch.optim.")
+
+
 def refuse_wrapper(optimizer):
     """Refuses an optimizer whose states and groups are those of another one."""
     if not {"state", "param_groups"} <= vars(optimizer).keys():

@@ -34,11 +34,11 @@ class Captures:
         if self.example is None:
             self.begin(self._source.capture(batch))
         shapes = self.example.shapes_of(batch)
-        keys = {id(step): key for key, step in self.steps.items() if step.shapes == shapes}
-        found = fitting([step for step in self.steps.values() if id(step) in keys])
+        steps = {key: step for key, step in self.steps.items() if step.shapes == shapes}
+        found = fitting(steps)
         if found:
-            return keys[id(found[0])]
-        return (*shapes, f"branches of the optimizer, {len(keys)}") if keys else shapes
+            return found[0]
+        return (*shapes, f"branches of the optimizer, {len(steps)}") if steps else shapes
 
     def use(self, plan):
         """Has all planned again, but for the first capture, which has this plan if it is given."""

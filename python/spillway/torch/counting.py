@@ -15,7 +15,7 @@ from .carrying import Replaced
 from .errors import CaptureError, quoted
 from .scalars import form_of
 from .storing import MISSING, is_same
-from .substitutes import NumberTensor
+from .substitutes import NumberTensor, node_of
 
 ADVICE = (
     "a captured step would compute with the same value in all iterations. Use an optimizer that has a number or a"
@@ -85,14 +85,13 @@ class Counts:
 
     def again(self, optimizer):
         """Returns the numbers that are known to change, as another capture begins with them."""
-        alike = defaultdict(list)
-        for count in self.all:
-            for place in count.places:
-                value = place.value(optimizer)
-                if _is_number(value):
-                    alike[count.is_whole and isinstance(value, int), value].append(place)
+        values = [(count, place, place.value(optimizer)) for count in self.all for place in count.places]
         counts = Counts()
-        counts.all = [Count(places, is_whole) for (is_whole, _), places in alike.items()]
+        counts._add(
+            (place, count.is_whole and isinstance(value, int), value)
+            for count, place, value in values
+            if _is_number(value)
+        )
         return counts
 
     def add_steps(self, optimizer, states):
@@ -100,20 +99,17 @@ class Counts:
         ones."""
         if not isinstance(optimizer, torch.optim.RAdam) or any(group["capturable"] for group in optimizer.param_groups):
             return False
-        known = {place for count in self.all for place in count.places}
-        alike = defaultdict(list)
-        for p, values in states.items():
-            if values and Place(p, "step") not in known:
-                alike[values["step"].item()].append(Place(p, "step"))
-        self.all += [Count(places, is_whole=False) for places in alike.values()]
-        return bool(alike)
+        steps = {Place(p, "step"): values["step"] for p, values in states.items() if values}
+        new = steps.keys() - places_of(self.all)
+        self._add((place, False, step.item()) for place, step in steps.items() if place in new)
+        return bool(new)
 
     def take(self, optimizer, changes, entries):
         """Takes what the recorded steps of a swapped optimizer have changed, and its entries at the end of the run.
         Returns the numbers at the end, or None if another run is needed."""
         self.refused = self.other_change(changes)
         unknown = [] if self.refused else self._unknown(changes)
-        self._add(unknown)
+        self._add((change.place, change.is_of_whole_numbers, (change.before, change.form)) for change in unknown)
         return None if unknown or self.refused else self._after(optimizer, entries)
 
     def other_change(self, changes):
@@ -122,20 +118,19 @@ class Counts:
 
     def _unknown(self, changes):
         """Returns the changes of what is no tensor, no known number, and no setting that may change."""
-        known = {place for count in self.all for place in count.places}
+        known = places_of(self.all)
         return [
             change
             for change in changes
             if change.place not in known and not change.is_of_tensors and not isinstance(change.before, torch.SymFloat)
         ]
 
-    def _add(self, changes):
-        """Adds numbers that a recorded step has changed. Equal numbers with equal changes are one."""
+    def _add(self, numbers):
+        """Adds numbers, given the place of each, whether it is whole, and what is the same for numbers that are one."""
         alike = defaultdict(list)
-        for change in changes:
-            is_whole = isinstance(change.before, int) and isinstance(change.after, int)
-            alike[is_whole, change.before, form_of(_node(change.after))].append(change.place)
-        self.all += [Count(places, is_whole) for (is_whole, *_), places in alike.items()]
+        for place, is_whole, same in numbers:
+            alike[is_whole, same].append(place)
+        self.all += [Count(places, is_whole) for (is_whole, _), places in alike.items()]
 
     def _after(self, optimizer, entries):
         """Returns the numbers after a step, given the optimizer's entries. Returns None if numbers that were one have
@@ -146,7 +141,7 @@ class Counts:
             for place, value in after.items():
                 if not isinstance(value, (int, float, torch.SymFloat, NumberTensor)):
                     refuse(optimizer, f"{place} is a number before the step and {_told(value)} after it", None)
-            nodes = list(map(_node, after.values()))
+            nodes = list(map(node_of, after.values()))
             ends.append(nodes[0])
             if len(set(map(form_of, nodes))) > 1:
                 parted.append(count)
@@ -156,15 +151,20 @@ class Counts:
         return None if parted else ends
 
 
+def places_of(counts):
+    """Returns all places of some counts."""
+    return {place for count in counts for place in count.places}
+
+
 def entries_without(counts, owner, entries):
     """Returns what a group or a state has, without some counts."""
-    keys = {place.key for count in counts for place in count.places if place.owner is owner}
+    keys = {place.key for place in places_of(counts) if place.owner is owner}
     return {key: value for key, value in entries.items() if key not in keys}
 
 
 def plain_values(optimizer, counts):
     """Returns the values of Python in an optimizer's states that are no counts, by place."""
-    known = {place for count in counts for place in count.places}
+    known = places_of(counts)
     return {
         place: value
         for place, value in entries(optimizer).items()
@@ -186,6 +186,16 @@ class Change:
         """Whether the step puts a number in the place of a number, not computed from tensors."""
         is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known
         return not self.is_part and _is_number(self.before) and (_is_number(self.after) or is_known)
+
+    @property
+    def is_of_whole_numbers(self):
+        """Whether the step puts an `int` in the place of an `int`."""
+        return isinstance(self.before, int) and isinstance(self.after, int)
+
+    @property
+    def form(self):
+        """What is equal for equal values after the step."""
+        return form_of(node_of(self.after))
 
     def parts(self):
         """Returns the changes of the parts of a container, if it is replaced by a container of the same form. Otherwise
@@ -275,12 +285,6 @@ def _is_equal(before, after):
 
 def _is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _node(value):
-    if isinstance(value, NumberTensor):
-        return value.number.node
-    return value.node if isinstance(value, torch.SymFloat) else value
 
 
 def _told(value):

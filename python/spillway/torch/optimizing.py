@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .arguments import refuse_no_optimizer, refuse_wrapper
+from .arguments import is_of_torch, refuse_no_optimizer, refuse_wrapper
 from .counting import Counts, refuse_closures
 from .errors import CaptureError, FirstStepError
 from .logs import LOG
@@ -180,7 +180,7 @@ class Joining:
         """Refuses to update the parameters of several graphs one after the other, unless the optimizer is
         known to update each parameter by itself."""
         cls = _own_class(self._optimizer())
-        if not cls.__module__.startswith("torch.optim."):
+        if not is_of_torch(cls):
             raise CaptureError(
                 f"the parameters of {cls.__name__} are used in several graphs, but its step may compute with"
                 " all of them together: compile one module that has them (fullgraph=True names what breaks"

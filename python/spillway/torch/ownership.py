@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_map
 
 from .arguments import groups_of
 from .errors import CaptureError
+from .substitutes import has_numbers
 
 # The optimizers' kernels that take some settings only as plain numbers.
 FUSED = {torch._fused_sgd_, torch._fused_adam_, torch._fused_adamw_, torch._fused_adagrad_}
@@ -24,8 +25,9 @@ class Substitution(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         args, kwargs = tree_map(self._known, (args, kwargs or {}))
-        if function in (torch.tensor, torch.as_tensor) and args and _has_number(args[0]):
-            return _tensor(*args, **kwargs)
+        if function in (torch.tensor, torch.as_tensor) and args:
+            if has_numbers(args[0] if isinstance(args[0], (list, tuple)) else args[:1]):
+                return _tensor(*args, **kwargs)
         if function in FUSED:
             args, kwargs = tree_map(self._stand_in, (args, kwargs))
         if function is torch.Tensor.backward:
@@ -42,13 +44,6 @@ class Substitution(TorchFunctionMode):
     def __exit__(self, *error):
         torch.overrides.has_torch_function = self._asked
         return super().__exit__(*error)
-
-
-def _has_number(data):
-    """Returns whether data are a number read from a tensor, or a list of numbers with such a one."""
-    values = data if isinstance(data, (list, tuple)) else [data]
-    are_numbers = all(isinstance(value, (int, float, torch.SymFloat)) for value in values)
-    return are_numbers and any(isinstance(value, torch.SymFloat) for value in values)
 
 
 def _tensor(data, *args, **kwargs):

@@ -3,6 +3,7 @@ schedule cycles."""
 
 import torch
 
+from .arguments import is_of_torch
 from .errors import CaptureError
 
 
@@ -56,14 +57,14 @@ def _rates(group):
 
 def _compared(optimizer, group):
     """Returns the numbers of a group that may change and that optimizers compare with 0, by name."""
-    is_of_torch = type(optimizer).__module__.startswith("torch.optim.")
-    if group.get("fused") and not is_of_torch:  # Its kernels may take only numbers of Python.
+    is_own = is_of_torch(type(optimizer))
+    if group.get("fused") and not is_own:  # Its kernels may take only numbers of Python.
         return {}
     numbers = {}
     if "max_momentum" in group:  # `OneCycleLR` and `CyclicLR` write the limits of the momentum there.
         numbers["momentum"] = group["betas"][0] if "betas" in group else group.get("momentum")
     # Other packages' optimizers may do more with it than multiply.
-    if is_of_torch and group.get("weight_decay", 0) != 0:
+    if is_own and group.get("weight_decay", 0) != 0:
         numbers["weight_decay"] = group["weight_decay"]
     return {name: number for name, number in numbers.items() if isinstance(number, (int, float))}
 

@@ -36,6 +36,19 @@ def functions_of_numbers(optimizer):
                 module[name] = value
 
 
+def has_numbers(values):
+    """Returns whether values are numbers, and at least one of them is read from a tensor."""
+    are_numbers = all(isinstance(value, (int, float, torch.SymFloat)) for value in values)
+    return are_numbers and any(isinstance(value, torch.SymFloat) for value in values)
+
+
+def node_of(value):
+    """Returns the expression of a number that is read from a tensor, and any other value as it is."""
+    if isinstance(value, NumberTensor):
+        value = value.number
+    return value.node if isinstance(value, torch.SymFloat) else value
+
+
 def _of_numbers(function):
     """Returns a function that also takes numbers read from tensors."""
 
@@ -45,13 +58,11 @@ def _of_numbers(function):
         if function in (min, max) and len(args) == 1:
             values = tuple(args[0])
             args = (values,)
-        are_numbers = all(isinstance(v, (int, float, torch.SymFloat)) for v in values)
-        if kwargs or not are_numbers or not any(isinstance(v, torch.SymFloat) for v in values):
+        if kwargs or not has_numbers(values):
             return function(*args, **kwargs)
         if function in (min, max) and len(values) == 1:
             return values[0]
-        operands = [v.node if isinstance(v, torch.SymFloat) else v for v in values]
-        return torch.SymFloat(Scalar(function, operands))
+        return torch.SymFloat(Scalar(function, [*map(node_of, values)]))
 
     return of_numbers
 

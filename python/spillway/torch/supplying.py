@@ -120,11 +120,11 @@ class Numbers:
 
 
 def fitting(steps):
-    """Returns the steps that fit. Raises `ChangedError` if settings differ from those of all steps."""
+    """Returns the keys of the steps that fit. Raises `ChangedError` if settings differ from those of all steps."""
     found, changed = [], []
-    for step in steps:
+    for key, step in steps.items():
         try:
-            found += [step] if step.fits() else []
+            found += [key] if step.fits() else []
         except ChangedError as error:
             changed.append(error)
     if changed and len(changed) == len(steps):

@@ -85,9 +85,7 @@ class Training:
     def _found(self, pattern, updated):
         """Returns an iterator over the passes for a pattern and an update, the oldest first."""
         is_for = lambda step: (step.pattern, step.updated_parameters) == (pattern, updated)
-        found = [joined for joined in self._joined if is_for(joined.step)]
-        fit = set(map(id, fitting([joined.step for joined in found])))
-        return (joined for joined in found if id(joined.step) in fit)
+        return iter(fitting({joined: joined.step for joined in self._joined if is_for(joined.step)}))
 
     def _new(self, step):
         joined = _Joined(step, self.device, self._tensors)

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .arguments import is_of_torch
 from .capturing import explained
 from .carrying import carry
 from .counting import Entries, entries_without, refuse
@@ -49,11 +50,11 @@ def record_update(recorder, optimizer, names, parameters):
             is_initialised = initialise(optimizer, lambda p: id(real.get(p, p)) in updated)
         optimizer.joining.counts = counts = optimizer.joining.counts.again(optimizer)
         counts.add_steps(optimizer, vars(optimizer)["state"])
-        is_of_torch = type(optimizer).__module__.startswith("torch.optim.")  # These keep nothing in Python.
-        stored = Stored() if is_of_torch else Stored(optimizer=optimizer)
+        keeps_values = not is_of_torch(type(optimizer))  # in Python
+        stored = Stored(optimizer=optimizer) if keeps_values else Stored()
         run = partial(_Run, optimizer, names, parameters, is_initialised, counts, stored)
         try:
-            if counts.all or not is_of_torch:
+            if counts.all or keeps_values:
                 _try(run, recorder.measure, stored)
             return run(recorder).update()
         finally:

@@ -246,9 +246,9 @@ def test_steps_are_verified_beside_an_optimizer_that_counts():
     assert optimizer.param_groups[0]["step"] == 0
 
 
-def refusal(update, error=CaptureError, **settings):
+def refusal(update, **settings):
     model = perceptron()
-    with pytest.raises(error) as caught:
+    with pytest.raises(CaptureError) as caught:
         spillway.torch.capture(model, loss_fn, Own(model, update, **settings), rows())
     return str(caught.value)
 

@@ -28,14 +28,14 @@ def made(name):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 16))
     optimizer = package.load_optimizer(name)(model.parameters(), lr=1e-2)
-    steps(model, optimizer, model, BATCHES[:1])
+    steps(model, optimizer, BATCHES[:1])
     return model, optimizer
 
 
-def steps(called, optimizer, model, batches):
+def steps(model, optimizer, batches):
     for x in batches:
         optimizer.zero_grad()
-        loss_fn(called, x).backward()
+        loss_fn(model, x).backward()
         optimizer.step()
     optimizer.zero_grad()
 
@@ -43,7 +43,7 @@ def steps(called, optimizer, model, batches):
 def eager(name):
     try:
         model, optimizer = made(name)
-        steps(model, optimizer, model, BATCHES[1:])
+        steps(model, optimizer, BATCHES[1:])
     except Exception as error:
         pytest.skip(f"ignored: {name} does not train the model in eager mode: {error}")
     return model, optimizer
@@ -62,7 +62,7 @@ def captured(model, optimizer):
 def usual(model, optimizer):
     try:
         optimizer = spillway.torch.optimizer(optimizer)
-        steps(compiled(model), optimizer, model, BATCHES[1:])
+        steps(compiled(model), optimizer, BATCHES[1:])
     except CaptureError as refusal:
         pytest.skip(f"refused: {refusal}")
 

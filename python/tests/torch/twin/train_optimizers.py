@@ -84,7 +84,8 @@ def of_package(package, name, mark, label=None, **settings):
     mark(program)
 
 
-BRANCH = refused("Python needs the value of", names_line=False)
+BRANCH = refused("Python needs the value of a tensor", names_line=False)
+INTEGER = refused("Python needs the value of 'step' of a state", names_line=False)
 
 of_package("transformers", "Adafactor", same, lr=1e-3, relative_step=False, scale_parameter=False)
 of_package("transformers", "Adafactor", BRANCH, "Adafactor_scaled", lr=1e-3, relative_step=False)
@@ -93,7 +94,7 @@ of_package("timm.optim", "Lamb", same, lr=1e-3)
 of_package("timm.optim", "Lion", same, lr=1e-3)
 of_package("timm.optim", "Adan", same, lr=1e-3)
 of_package("lion_pytorch", "Lion", same, lr=1e-3)
-of_package("adabelief_pytorch", "AdaBelief", BRANCH, lr=1e-3, print_change_log=False)
+of_package("adabelief_pytorch", "AdaBelief", INTEGER, lr=1e-3, print_change_log=False)
 of_package("pytorch_optimizer", "Lamb", same, lr=1e-3)
 of_package("pytorch_optimizer", "Tiger", same, lr=1e-3)
 of_package("pytorch_optimizer", "RAdam", same, lr=1e-3)
