@@ -10,13 +10,12 @@ from hashlib import sha256
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakIdRef
 
 from spillway import InfeasibleError
 
-from .capturing import Inference
 from .devices import device_of, indexed
-from .errors import CaptureError
+from .errors import CaptureError, name_lines_of
+from .inferring import Inferring, States, WithStates
 from .joint import Passes, plain_strides
 from .measuring import Measurements
 from .moving import OnDevice
@@ -38,8 +37,7 @@ def compile_graph(
     """Returns the function that runs a graph within a plan. `options` are those of `Step.plan`, and a `device`, such
     as "cuda", where the graph of a model on the processor runs.
 
-    The function captures and plans when a shape first comes. It raises `CaptureError` for a graph
-    that writes into a tensor of its caller.
+    The function captures and plans when a shape first comes.
     """
     _refuse_others(options or {})
     device = _DEVICES.get(id(options))
@@ -183,6 +181,7 @@ class _Graph:
 
     def __init__(self, graph, inputs, device):
         self._graph = graph if device.torch_device is None else OnDevice(graph, device.torch_device)
+        name_lines_of(self._graph)
         self._device = device
         self._names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
         self._own = [k for k, x in enumerate(inputs) if hasattr(x, "_dynamo_static_input_type")]
@@ -201,9 +200,9 @@ class _Graph:
         inference, shapes = self._planned(inferences, inputs)
         if inference is None:
             own = dict(zip(self._own, states.tensors))
-            module = _WithStates(self._graph, self._names, own, inputs)
+            module = WithStates(self._graph, self._names, own, inputs)
             tensors = self._tensors(inputs)
-            inference = inferences[shapes] = _Inference(module, inputs, self._device, tensors)
+            inference = inferences[shapes] = Inferring(module, inputs, self._device, tensors)
         self._device.use(inference)
         return inference(inputs)
 
@@ -211,7 +210,7 @@ class _Graph:
         """Returns the states of a model, and the inferences with these."""
         key, kept = tuple(map(id, tensors)), self._inferences
         if key not in kept or not kept[key][0].are(tensors):
-            kept[key] = _States(tensors, lambda _: kept.pop(key, None)), {}
+            kept[key] = States(tensors, lambda _: kept.pop(key, None)), {}
         return kept[key]
 
     def _tensors(self, inputs):
@@ -256,69 +255,3 @@ class _Graph:
                 " batches to fewer shapes"
             )
         return by_shapes.get(shapes), shapes
-
-
-class _Inference:
-    """A graph without gradients within a plan. It follows what others do to the states between
-    calls."""
-
-    states = ()  # it hands them back at once
-    waits = False
-
-    def __init__(self, module, inputs, device, tensors):
-        device.make_room()
-        self._module, self.tensors = module, tensors
-        forward = lambda module, batch: module(*batch)
-        source = Inference(module, forward, device.torch_device, device.measurements(inputs))
-        # An inference has no optimizer, which might run on the host.
-        self._compiled = device.compiled(source.capture(module.batch(inputs)), self, host=None)
-
-    def __call__(self, inputs):
-        results = self._compiled(self._module.batch(inputs))
-        self._compiled.hand_back()
-        return results
-
-    def release(self):
-        self._compiled.close()
-
-
-class _States:
-    """The parameters and buffers of a model. `tensors` share the memory and the versions of the model's own, which
-    they do not keep alive. `forget` is called if one of these is no more."""
-
-    def __init__(self, own, forget):
-        self._own = [WeakIdRef(x, forget) for x in own]
-        self.tensors = [x.detach() for x in own]
-
-    def are(self, own):
-        """Returns whether these are a model's parameters and buffers, in the same memory."""
-        return all(
-            its() is x and mine.data_ptr() == x.data_ptr() for its, mine, x in zip(self._own, self.tensors, own)
-        )
-
-
-class _WithStates(torch.nn.Module):
-    """A graph as a module, with some inputs, by their positions, as its `own` states, and its sizes as
-    constants."""
-
-    def __init__(self, graph, names, own, inputs):
-        super().__init__()
-        self.graph = graph
-        self._names = names
-        self._fixed = own | {k: x for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
-        for k, value in own.items():
-            self.register_buffer(names[k], value)
-
-    def batch(self, inputs):
-        """Returns the inputs that are neither states nor sizes."""
-        return [value for k, value in enumerate(inputs) if k not in self._fixed]
-
-    def forward(self, *batch):
-        given = iter(batch)
-        return self.graph(*(self._input(k, given) for k in range(len(self._names))))
-
-    def _input(self, k, given):
-        if k not in self._fixed:
-            return next(given)
-        return getattr(self, self._names[k], self._fixed[k])
-

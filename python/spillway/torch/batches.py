@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from .errors import BatchError, CaptureError, quoted
+from .errors import BatchError, CaptureError, WrittenBatchError, quoted
 
 _FIXED = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device)
 
@@ -225,11 +225,15 @@ def refuse_layouts(tensors):
 
 def refuse_writes(recorder):
     """Refuses ops that write into the batch, of which an iteration has a copy."""
+    lines = {}  # of the first writes, by name
     for call in recorder.calls:
         for tensor in call.writes:
             storage = recorder.storages[tensor]
             if storage.kind == "given" and storage.name.startswith("batch"):
-                raise CaptureError(
-                    f"{quoted(call.line)}: writes into {storage.name}, but the caller's tensor would"
-                    " keep its values: write into a copy (`x = x.clone()`)"
-                )
+                lines.setdefault(storage.name, call.line)
+    for name, line in lines.items():
+        raise WrittenBatchError(
+            f"{quoted(line)}: writes into {name}, but the caller's tensor would keep its values: write into a copy"
+            " (`x = x.clone()`)",
+            tuple(sorted(int(name.removeprefix("batch.")) for name in lines)),
+        )

@@ -1,6 +1,5 @@
 """Captures a training step or an inference."""
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -31,7 +30,7 @@ from .collectives import is_collective
 from .constants import Constants
 from .counting import Counts, refuse_closures
 from .devices import device_of, tensors_of
-from .errors import CaptureError, is_of_user, quoted
+from .errors import CaptureError, line_that_raised, quoted
 from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
@@ -209,10 +208,9 @@ def explained():
     except Error:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f"{f.filename}:{f.lineno}" for f in frames if is_of_user(f.filename)]
+        line = line_that_raised(error)
         raise CaptureError(
-            f"{quoted(lines[-1]) if lines else 'the step'}: raises {type(error).__name__}: {error}. While"
+            f"{quoted(line) if line else 'the step'}: raises {type(error).__name__}: {error}. While"
             " a step is captured, it runs on tensors that have no values and stand in for yours. If"
             " eager mode runs this line, do what it does outside of the step"
         ) from error

@@ -2,7 +2,11 @@
 
 import linecache
 import os
+import re
 import sys
+import traceback
+import weakref
+from types import CodeType
 
 import torch
 
@@ -12,6 +16,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 UNKNOWN_LINE = "an unknown line"
+_LINES: dict[CodeType, dict[int, str]] = {}  # of the user, by the code of a graph and its line
+_IN_TRACE = re.compile(r'^ *File "(.*)", line (\d+)', re.MULTILINE)
 # By the file of the function within which code asks for a value.
 _ADVICE = {
     os.path.join(_TORCH, "distributions", ""): "give the distribution `validate_args=False`",
@@ -22,6 +28,14 @@ _ADVICE = {
 
 class CaptureError(Error):
     """The step cannot be captured; the message names the line that prevents it."""
+
+
+class WrittenBatchError(CaptureError):
+    """The step writes into tensors of its batch, whose `numbers` it has."""
+
+    def __init__(self, message, numbers):
+        super().__init__(message)
+        self.numbers = numbers
 
 
 class FirstStepError(CaptureError, NotImplementedError):
@@ -49,14 +63,45 @@ class LostError(Error):
     """An iteration failed after it had written states whose last values nobody has."""
 
 
+def name_lines_of(graph):
+    """Has `user_line` name the lines from which TorchDynamo has made a graph and the graphs in it."""
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule) and module.code:  # which may be generated only now
+            code = type(module).forward.__code__
+            nodes = list(module.graph.nodes)
+            first = module._prologue_start
+            lines = {first + line: _line_of(nodes[k]) for line, k in module._lineno_map.items() if k is not None}
+            _LINES[code] = {line: its for line, its in lines.items() if its}
+            weakref.finalize(module, _LINES.pop, code, None).atexit = False
+
+
+def _line_of(node):
+    """Returns "file:line" from which TorchDynamo has made a node, or None."""
+    lines = (f"{file}:{line}" for file, line in reversed(_IN_TRACE.findall(node.stack_trace or "")) if is_of_user(file))
+    return next(lines, None)
+
+
 def user_line():
     """Returns "file:line" of the innermost frame outside PyTorch and this package."""
     frame = sys._getframe(1)
     while frame is not None:
-        if is_of_user(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        line = _line_of_user(frame.f_code, frame.f_lineno)
+        if line:
+            return line
         frame = frame.f_back
     return UNKNOWN_LINE
+
+
+def line_that_raised(error):
+    """Returns "file:line" of the innermost frame of an error outside PyTorch and this package, or None."""
+    lines = [_line_of_user(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return next((line for line in reversed(lines) if line), None)
+
+
+def _line_of_user(code, line):
+    """Returns "file:line" of the user's code for a line that runs, or None."""
+    own = f"{code.co_filename}:{line}" if is_of_user(code.co_filename) else None
+    return _LINES.get(code, {}).get(line, own)
 
 
 def advice():

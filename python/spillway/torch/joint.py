@@ -16,11 +16,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .capturing import refuse_collectives
+from .capturing import explained, refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
 from .counting import entries_without
-from .errors import CaptureError, FirstStepError
+from .errors import CaptureError, FirstStepError, quoted
 from .logs import timed
 from .measuring import Measured
 from .memory import Lent
@@ -28,7 +28,7 @@ from .numbers import Number, placed, value_of
 from .operations import Operation, Order, recorded
 from .processes import Alone
 from .recording import Recorder, Storage
-from .results import Results
+from .results import Results, refuse_overlaps
 from .scaling import Scaling
 from .step import Step
 from .supplying import Numbers
@@ -63,9 +63,14 @@ class Passes:
     def capture(self, inputs, optimizer, pattern=None, updated=None):
         """Returns the joint step for inputs like these, as `_captured` does."""
         with timed("capture a graph of torch.compile") as found:
-            step = self._captured(inputs, optimizer, pattern, updated)
+            with explained():
+                step = self._captured(inputs, optimizer, pattern, updated)
             found.append(f"{len(step.operations)} ops")
             return step
+
+    def refuse_overlaps(self, inputs, written):
+        """Refuses inputs at the positions `written` that share memory with other inputs."""
+        refuse_overlaps(inputs, written, self._names, self._own)
 
     def _captured(self, inputs, optimizer, pattern, updated):
         """Returns the joint step for inputs like these, and for an optimizer that has joined, or None.
@@ -76,7 +81,7 @@ class Passes:
         recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
         given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
         with self._recording(recorder, forward=True):
-            returned, structure = tree_flatten(self.model(*given))
+            returned, structure = tree_flatten(self.model.forward(*given))  # a call would lose the line of an error
             returned = [recorder.known(value) for value in returned]
         last = recorder.calls[-1:]
         results = Results(recorder, inputs, given, returned)
@@ -144,17 +149,19 @@ class Passes:
 
     def _written(self, recorder, given, boundary):
         """Returns the view of each input that the forward pass writes, and None for the others.
-        Their storages become states. Refuses those that are not the module's own."""
+        Their storages become states. Refuses inputs that the backward pass writes, and others than
+        parameters that require gradients."""
         late = {tensor for call in recorder.calls[boundary:] for tensor in call.writes}
         views = [recorder.view(x) if isinstance(x, torch.Tensor) else None for x in given]
         for k, view in enumerate(views):
             storage = recorder.storages[view.tensor] if view and view.tensor is not None else None
             if storage is None or not storage.writes:
                 views[k] = None
-            elif k not in self._own or view.tensor in late:
+            elif view.tensor in late or (given[k].requires_grad and k not in self._own):
+                line = next(call.line for call in recorder.calls if view.tensor in call.writes)
                 raise CaptureError(
-                    f"the model writes into {storage.name}, which it is given: copy it first, or"
-                    " use spillway.torch.capture"
+                    f"{quoted(line)}: writes into {storage.name}, which the model is given: copy it first"
+                    " (`x = x.clone()`), or use spillway.torch.capture"
                 )
             else:
                 storage.kind = "state"

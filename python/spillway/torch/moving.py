@@ -24,7 +24,7 @@ class OnDevice(torch.nn.Module):
             if torch.is_autocast_enabled("cpu"):
                 dtype = torch.get_autocast_dtype("cpu")
                 within.enter_context(torch.autocast(self._device.type, dtype))
-            return self.graph(*inputs)
+            return self.graph.forward(*inputs)
 
 
 def _moved(module, device):

@@ -1,6 +1,6 @@
 """What a graph returns: tensors that are handed out, views of other tensors, and constants."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -15,7 +15,7 @@ class _Alias:
 
     of: str  # "input" or "result"
     number: int
-    view: View
+    view: View  # its offset is from the first element of the other
     requires_grad: bool
 
     def made(self, results, inputs):
@@ -67,7 +67,9 @@ class Results:
                 f"result {k} shares the memory of {of} {number}: return a copy, or use"
                 " spillway.torch.capture"
             )
-        self._aliases[k] = _Alias(of, number, self._views[k], result.requires_grad)
+        view = self._views[k]
+        view = replace(view, offset=view.offset - source.storage_offset())
+        self._aliases[k] = _Alias(of, number, view, result.requires_grad)
 
     def views(self):
         """Returns the view of each result that is handed out, and None for the others."""
@@ -91,6 +93,31 @@ class Results:
         for k, alias in self._aliases.items():
             results[k] = alias.made(handed, inputs)
         return results
+
+
+def refuse_overlaps(inputs, written, names, own):
+    """Refuses inputs of a graph that share memory, of which one is at the `written` positions: in a plan, each has
+    its own memory. Inputs at the positions `own` may share memory with each other."""
+    if not written:
+        return
+    last = {}  # the input whose memory ends last so far, and this end, by whether it is written and own
+    for start, end, k in sorted(_extent(x, k) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)):
+        is_written, is_own = k in written, k in own
+        for (other_is_written, other_is_own), (other_end, other) in last.items():
+            if start < other_end and (is_written or other_is_written) and not (is_own and other_is_own):
+                one, two = (other, k) if other_is_written else (k, other)
+                raise CaptureError(
+                    f"the model writes into {names[one]}, which shares memory with {names[two]}: pass a copy of one"
+                    " (`x.clone()`), or leave this call out of torch.compile"
+                )
+        last[is_written, is_own] = max((end, k), last.get((is_written, is_own), (0, k)))
+
+
+def _extent(tensor, k):
+    """Returns where a tensor's memory begins and ends, and its position."""
+    last = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape))
+    nbytes = (last + 1) * tensor.itemsize if tensor.numel() else 0
+    return tensor.data_ptr(), tensor.data_ptr() + nbytes, k
 
 
 def _overlap(a, b, nbytes):

@@ -193,6 +193,7 @@ class _Call:
         with self._training.device.lock:
             joined = self._training.for_call(self._training.pattern, self._inputs)
             self.step = joined.step
+            self.step.source.refuse_overlaps(self._inputs, self.step.updated)
             updated = [self._inputs[k] for k in self.step.updated]
             for k, value in zip(self.step.updated, updated):
                 self._inputs[k] = value.clone()

@@ -5,7 +5,6 @@ again, with other random numbers of Python, after the first capture has stored w
 """
 
 import sys
-import traceback
 from contextlib import contextmanager
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from .carrying import carry, replaced_in
 from .counting import refuse, values_at
-from .errors import UNKNOWN_LINE, CaptureError, is_of_user, quoted
+from .errors import UNKNOWN_LINE, CaptureError, is_of_user, line_that_raised, quoted
 from .recording import View
 from .scalars import Scalar
 from .storing import MISSING, described
@@ -59,10 +58,8 @@ class Runs:
         except CaptureError:
             raise
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [f"{f.filename}:{f.lineno}" for f in frames if is_of_user(f.filename)]
             raise CaptureError(
-                f"{_where(lines[-1] if lines else None)}a second step fails after what the first one"
+                f"{_where(line_that_raised(error))}a second step fails after what the first one"
                 f" has stored, with {type(error).__name__}: {error}"
             ) from error
         change = other_change(left, self._left)

@@ -178,6 +178,7 @@ def test_training(name, budget, plans, monkeypatch):
 
 def taken_at_launches(monkeypatch):
     """Returns the set that gets the bytes of the device's memory at each launch, in all sessions."""
+    gc.collect()  # sessions of other tests would close meanwhile
     before, launch, taken = memory_files(), _Kernels.launch, set()
 
     def watched(self, *args):
@@ -528,7 +529,6 @@ def test_random_numbers_of_the_backward_pass():
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x, w: x.add_(1) * w, "writes into l_x_, which it is given"),
         (lambda x, w: (lambda y: (y[1:], y[:3]))(x * w), "two results are views that share memory"),
         (lambda x, w: (x * w, x.view(torch.int32)), "result 1 shares the memory of input 0"),
     ],
