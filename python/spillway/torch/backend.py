@@ -1,6 +1,7 @@
 """The backend "spillway" of `torch.compile`: runs graphs within a budget, with and without
 gradients."""
 
+import itertools
 import math
 import threading
 import weakref
@@ -24,6 +25,7 @@ from .step import PLAN_OPTIONS
 from .training import Training
 
 MAX_SHAPES = 8
+MOST_NAMED = 3  # tensors of a batch in a message
 SMALL_GRAPH_BYTES = 1 << 20
 OPTIONS = (*PLAN_OPTIONS, "device")
 
@@ -245,13 +247,14 @@ class _Graph:
     def _planned(self, by_shapes, inputs):
         """Returns what there is for the shapes of inputs, or None, and the shapes."""
         shapes = tuple(
-            (x.shape, plain_strides(x)) if isinstance(x, torch.Tensor) else x for x in inputs
+            (x.shape, plain_strides(x), x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs
         )
         if shapes not in by_shapes and len(by_shapes) == MAX_SHAPES:
-            tensors = (x for k, x in enumerate(inputs) if k not in self._own)
-            batch = tuple(tuple(x.shape) for x in tensors if isinstance(x, torch.Tensor))
+            tensors = (x for k, x in enumerate(inputs) if k not in self._own and isinstance(x, torch.Tensor))
+            batch = ", ".join(str(tuple(x.shape)) for x in itertools.islice(tensors, MOST_NAMED))
             raise ValueError(
-                f"{batch} would be one shape more than the {MAX_SHAPES} that a graph may have: pad"
-                " batches to fewer shapes"
+                f"a batch of {batch} would be one shape more than the {MAX_SHAPES} that a graph may have: pad"
+                " batches to fewer shapes; if a cache grows with each token, preallocate it (`generate` of"
+                ' transformers: cache_implementation="static")'
             )
         return by_shapes.get(shapes), shapes

@@ -105,10 +105,12 @@ def _line_of_user(code, line):
 
 
 def advice():
-    """Returns advice if a distribution of PyTorch or an optimizer asks for the value of a tensor, and else an empty
-    text."""
+    """Returns advice if a distribution of PyTorch, an optimizer or a graph of `torch.compile` needs the value of a
+    tensor, and else an empty text."""
     frame = sys._getframe(1)
     while frame is not None:
+        if frame.f_code in _LINES:
+            return ": have torch.compile leave out the function that needs it (`torch.compiler.disable`)"
         for start, text in _ADVICE.items():
             if frame.f_code.co_filename.startswith(start):
                 return f": {text}"

@@ -70,16 +70,18 @@ class _GraphInference(Inference):
 
 class States:
     """The parameters and buffers of a model. `tensors` share the memory and the versions of the model's own, which
-    they do not keep alive. `forget` is called if one of these is no more."""
+    they do not keep alive, and require gradients as these do, by which PyTorch chooses ops even without gradients.
+    `forget` is called if one of these is no more."""
 
     def __init__(self, own, forget):
         self._own = [WeakIdRef(x, forget) for x in own]
-        self.tensors = [x.detach() for x in own]
+        self.tensors = [x.detach().requires_grad_(x.requires_grad) for x in own]
 
     def are(self, own):
         """Returns whether these are a model's parameters and buffers, in the same memory."""
         return all(
-            its() is x and mine.data_ptr() == x.data_ptr() for its, mine, x in zip(self._own, self.tensors, own)
+            its() is x and mine.data_ptr() == x.data_ptr() and mine.requires_grad == x.requires_grad
+            for its, mine, x in zip(self._own, self.tensors, own)
         )
 
 

@@ -468,7 +468,7 @@ class Recorder(TorchDispatchMode):
             return function(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             raise CaptureError(
-                f"{user_line()}: the shape or the value of `{function}` depends on data"
+                f"{user_line()}: the shape or the value of `{function}` depends on data{advice()}"
             ) from None
 
     def _argument(self, arg):

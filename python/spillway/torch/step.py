@@ -241,7 +241,7 @@ class Step(Generic[Batch, Result]):
                 its, captured = getattr(value, name), getattr(example, name)
                 if its != captured:
                     raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
-        return (*(tuple(value.shape) for value in values), *nesting.fixed())
+        return (*map(_shape, values), *nesting.fixed())
 
     def supplied(self, batch: Batch) -> Outside:
         """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
@@ -313,3 +313,8 @@ def _plan_on(machine, graph, budget, strategy, settings):
 
 
 PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
+
+
+def _shape(tensor):
+    """Returns a tensor's shape, and whether it requires a gradient, by which PyTorch chooses ops."""
+    return (*tensor.shape, "with a gradient") if tensor.requires_grad else tuple(tensor.shape)

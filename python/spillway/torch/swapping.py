@@ -198,7 +198,7 @@ def given(recorder, name, value, device=None):
     with recorder.fake_mode:
         fake = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device or value.device)
     recorder.adopt(fake, "given", name)
-    return fake
+    return fake.requires_grad_(value.requires_grad)
 
 
 class SwappedOptimizer:

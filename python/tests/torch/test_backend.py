@@ -1,5 +1,7 @@
 """`torch.compile(model, backend="spillway")` without gradients."""
 
+import copy
+
 import models
 import pytest
 import torch
@@ -88,7 +90,7 @@ def test_shapes_that_vary(captured):
             x = torch.randn(rows, 8)
             same(planned(x), model(x), "result")
         assert len(captured) == 3
-        with pytest.raises(ValueError, match=r"\(\(18, 8\),\) would be one shape more than the 8"):
+        with pytest.raises(ValueError, match=r"a batch of \(18, 8\) would be one shape more than the 8"):
             for rows in range(12, 20):
                 planned(torch.randn(rows, 8))
 
@@ -168,3 +170,44 @@ def test_statistics_are_updated_in_the_model(without):
         with without():
             same(planned(x), expected(x), "result")
         same_dicts(model.state_dict(), expected.state_dict(), "model")
+
+
+@pytest.mark.parametrize("of", ["weight", "batch", "neither"])
+def test_ops_are_chosen_as_tensors_require_gradients(of, captured):
+    """PyTorch has a product of matrices for tensors of which one requires gradients, and else one of batches."""
+    torch.manual_seed(7)
+    model = nn.Linear(5, 16, bias=False).requires_grad_(of == "weight")
+    planned, x = compiled(model), torch.randn(2, 4, 5)
+    with torch.no_grad():
+        for shape in ((2, 4, 5), (1, 4, 5)):
+            x = torch.randn(shape, requires_grad=of == "batch").transpose(0, 1)
+            same(planned(x), model(x), f"result of {shape}")
+    x = torch.randn(2, 4, 5)
+    with torch.no_grad():
+        for grads in (False, True):
+            same(planned(x.requires_grad_(grads)), model(x), "result")
+            model.requires_grad_(grads)
+            same(planned(x), model(x), "result with another weight")
+    assert {op.name.split("_")[0] for step in captured for op in step.operations} & {"mm", "bmm"}
+
+
+def test_generation_with_a_cache_of_one_size(captured):
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=60)
+    torch.manual_seed(7)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, pad_token_id=0)).eval()
+    planned = copy.deepcopy(model)
+    model.compile(backend="eager")  # transformers computes otherwise if it is compiled
+    planned.compile(backend="spillway", options=dict(budget="min", machine=MACHINE, settings=dict(effort=1)))
+    how = dict(max_new_tokens=12, do_sample=False, eos_token_id=None, cache_implementation="static")
+    counts = []
+    for _ in range(3):
+        tokens = torch.randint(60, (2, 7))
+        results = [
+            one.generate(tokens, return_dict_in_generate=True, output_logits=True, **how) for one in (planned, model)
+        ]
+        for k, (a, b) in enumerate(zip(*(result.logits for result in results), strict=True)):
+            same(a, b, f"logits {k}")
+        counts.append(len(captured))
+    assert counts[0] == 2, "a prompt and a token"
+    assert counts[2] == counts[1], "the masks of a first prompt are others"

@@ -390,7 +390,7 @@ def test_shapes_have_plans_of_their_own(plans):
 
     _, planned = compare(perceptron, use)
     assert len(plans) == 4  # of a graph for the first shape alone, and of one for all others
-    with pytest.raises(ValueError, match=r"\(\(15, 8\),\) would be one shape more than the 8"):
+    with pytest.raises(ValueError, match=r"a batch of \(15, 8\) would be one shape more than the 8"):
         for count in range(10, 20):
             planned(rows(count))
 
