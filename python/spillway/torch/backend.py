@@ -17,7 +17,8 @@ from spillway import InfeasibleError
 from .devices import device_of, indexed
 from .errors import CaptureError, name_lines_of
 from .inferring import Inferring, States, WithStates
-from .joint import Passes, plain_strides
+from .joint import Passes
+from .layouts import kept_strides
 from .measuring import Measurements
 from .moving import OnDevice
 from .optimizing import optimizer_of
@@ -247,7 +248,7 @@ class _Graph:
     def _planned(self, by_shapes, inputs):
         """Returns what there is for the shapes of inputs, or None, and the shapes."""
         shapes = tuple(
-            (x.shape, plain_strides(x), x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs
+            (x.shape, kept_strides(x), x.requires_grad) if isinstance(x, torch.Tensor) else x for x in inputs
         )
         if shapes not in by_shapes and len(by_shapes) == MAX_SHAPES:
             tensors = (x for k, x in enumerate(inputs) if k not in self._own and isinstance(x, torch.Tensor))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .layouts import laid_out
 from .recording import View
 
 aten = torch.ops.aten
@@ -67,10 +68,11 @@ class Check:
     ignored: int | None
     line: str
 
-    def check(self, value, example):
-        """Raises `IndexError` where another value is among those of a tensor of a batch."""
-        if value.stride() != example.stride():
-            value = torch.empty_like(example, device=value.device).copy_(value)
+    def check(self, value, strides):
+        """Raises `IndexError` where another value is among those of a tensor of a batch, which has such strides in a
+        plan."""
+        if value.stride() != strides:
+            value = laid_out(value, strides)
         v = self.view
         part = value.as_strided(v.shape, v.stride, value.storage_offset() + v.offset)
         if not part.numel():

@@ -118,5 +118,5 @@ class WithStates(torch.nn.Module):
         return own.union(batch[k] for k in self.written)
 
     def forward(self, *batch):
-        batch = [x.clone() if k in self.written else x for k, x in enumerate(batch)]
+        batch = [x.clone().requires_grad_(x.requires_grad) if k in self.written else x for k, x in enumerate(batch)]
         return self.graph.forward(*self.inputs(batch)), [batch[k] for k in self.written]

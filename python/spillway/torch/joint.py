@@ -21,6 +21,7 @@ from .checkpoints import without_checkpoints
 from .constants import Constants
 from .counting import entries_without
 from .errors import CaptureError, FirstStepError, quoted
+from .layouts import kept_strides, shared_once
 from .logs import timed
 from .measuring import Measured
 from .memory import Lent
@@ -133,7 +134,7 @@ class Passes:
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
             return value
-        fake = _fake(recorder, self._names[k], value, plain_strides(value), self._moves_to)
+        fake = _fake(recorder, self._names[k], value, kept_strides(value), self._moves_to)
         return fake.requires_grad_(value.requires_grad)
 
     @contextmanager
@@ -417,18 +418,6 @@ def _gradients(results, tangents, given):
     return gradients
 
 
-def plain_strides(tensor):
-    """Returns a tensor's strides, or those of a contiguous one where elements share memory other
-    than by `expand`."""
-    extent = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
-        if size > 1 and stride > 0:
-            if stride < extent:
-                return torch.empty(tensor.shape, device="meta").stride()
-            extent = stride * size
-    return tensor.stride()
-
-
 def _fake(recorder, name, like, strides, device=None):
     """Returns a fake tensor that the caller supplies, on a device if it is copied there."""
     with recorder.fake_mode, torch.no_grad():
@@ -438,13 +427,12 @@ def _fake(recorder, name, like, strides, device=None):
 
 
 def _copy(device, source, target):
-    """Copies each element that is in memory once."""
+    """Copies what elements share in memory once."""
     if isinstance(target, Number):
         target.copy_(source)
         return
     source = value_of(source)
-    once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target.stride())
-    device.copy(source[once], target[once])
+    device.copy(*shared_once(source, target))
 
 
 def _is_same(values, captured):

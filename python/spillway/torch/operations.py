@@ -13,6 +13,7 @@ from .collectives import ALL_GATHER, GATHER_TOGETHER, UnderWay, is_collective
 from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
+from .layouts import flat, shared_once
 from .measuring import Measured
 from .numbers import placed, value_of
 from .recording import Call, Storage, View, unique
@@ -313,12 +314,20 @@ def _supply(name, views, values):
 
 def _fill(target, value):
     """Copies what the caller supplies, without waiting for the device."""
-    if isinstance(target, torch.Tensor) and value.device != target.device and value.device.type == "cpu":
-        # The caller may write its tensor again before the device copies.
-        value = torch.empty_like(value, pin_memory=True).copy_(value)
-        target.copy_(value, non_blocking=True)
-    else:
+    if not isinstance(target, torch.Tensor):
         target.copy_(value)
+    elif value.device != target.device and value.device.type == "cpu":
+        # The caller may write its tensor again before the device copies.
+        staged = torch.empty(flat(target).shape, dtype=value.dtype, pin_memory=True)
+        _copy(value, staged.as_strided(target.shape, target.stride()))
+        flat(target).copy_(staged, non_blocking=True)
+    else:
+        _copy(value, target)
+
+
+def _copy(source, target):
+    source, target = shared_once(source, target)
+    target.copy_(source)
 
 
 def _results(name, views):

@@ -14,6 +14,7 @@ from .arguments import groups_of
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
+from .layouts import kept_strides
 from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
@@ -53,7 +54,7 @@ class Step(Generic[Batch, Result]):
         self.operations = ops
         self._example = flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
-        self._layouts = [torch.empty_like(v, device="meta") for v in self._example[0]]
+        self._strides = [kept_strides(value) for value in self._example[0]]
         self.device = source.measurements.device
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
@@ -250,7 +251,7 @@ class Step(Generic[Batch, Result]):
         for check in self._checks:
             # Ops on a device check indices themselves, and looking at them here would wait for the device.
             if values[check.number].device.type == "cpu":
-                check.check(values[check.number], self._layouts[check.number])
+                check.check(values[check.number], self._strides[check.number])
         device = self.device.torch_device if self.outputs is None else "cpu"
         results = [
             torch.empty_like(r, device=device) if torch.is_tensor(r) else r
@@ -316,5 +317,7 @@ PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
 
 
 def _shape(tensor):
-    """Returns a tensor's shape, and whether it requires a gradient, by which PyTorch chooses ops."""
-    return (*tensor.shape, "with a gradient") if tensor.requires_grad else tuple(tensor.shape)
+    """Returns a tensor's shape, and with it what else may lead to other values: strides, and whether it requires a
+    gradient."""
+    strides = () if tensor.is_contiguous() else (f"strides {kept_strides(tensor)}",)
+    return (*tensor.shape, *strides, *(("with a gradient",) if tensor.requires_grad else ()))

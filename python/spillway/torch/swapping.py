@@ -12,6 +12,7 @@ from torch.optim.optimizer import _foreach_supported_types
 from .carrying import Replaced
 from .counting import Place
 from .errors import CaptureError, FirstStepError
+from .layouts import kept_strides
 
 
 class Fakes:
@@ -193,10 +194,8 @@ def rows_in_module(model, fakes):
 def given(recorder, name, value, device=None):
     """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
     copied there."""
-    # In the fake mode, `empty_like` may choose other strides for extents of 1 than eager mode does.
-    stride = torch.empty_like(value, device="meta").stride()
     with recorder.fake_mode:
-        fake = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device or value.device)
+        fake = torch.empty_strided(value.shape, kept_strides(value), dtype=value.dtype, device=device or value.device)
     recorder.adopt(fake, "given", name)
     return fake.requires_grad_(value.requires_grad)
 

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .errors import CaptureError
-from .joint import plain_strides
+from .layouts import plain_strides
 from .logs import LOG
 from .pausing import Iteration, version
 from .supplying import fitting

@@ -1,0 +1,117 @@
+"""Batches that are not contiguous: kernels may compute other last bits than for contiguous ones."""
+
+import pytest
+import torch
+from eager import MACHINE, same
+from torch import nn
+from torch.nn import functional as F
+
+import spillway.torch
+from spillway.torch.layouts import MOST_SPREAD, extent_of, kept_strides
+
+pytestmark = pytest.mark.short
+ROWS, COLUMNS = 40, 24
+LAYOUTS = {
+    "contiguous": lambda: torch.randn(ROWS, COLUMNS),
+    "every second column": lambda: torch.randn(ROWS, 2 * COLUMNS)[:, ::2],
+    "every second row": lambda: torch.randn(2 * ROWS, COLUMNS)[::2],
+    "some columns": lambda: torch.randn(ROWS, 30)[:, 3:27],
+    "a few of many columns": lambda: torch.randn(ROWS, 1000)[:, 5:29],
+    "a part of each value": lambda: torch.randn(ROWS, COLUMNS, 300)[:, :, 7],
+    "transposed": lambda: torch.randn(COLUMNS, ROWS).t(),
+    "every second column, transposed": lambda: torch.randn(COLUMNS, 2 * ROWS).t()[::2],
+    "one row": lambda: torch.randn(1, COLUMNS).expand(ROWS, COLUMNS),
+    "one column": lambda: torch.randn(ROWS, 1).expand(ROWS, COLUMNS),
+    "windows": lambda: torch.randn(100).unfold(0, COLUMNS, 1)[:ROWS],
+    "windows, every second row": lambda: torch.randn(100).unfold(0, COLUMNS, 2)[:ROWS],
+}
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    torch.compiler.reset()
+
+
+class Model(nn.Module):
+    """Has ops whose last bits depend on the layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.norm = nn.Linear(COLUMNS, 8), nn.BatchNorm1d(COLUMNS)
+
+    def forward(self, x):
+        y = self.norm(x) + F.gelu(x) * x.sum(0) + x.mean(1, keepdim=True) * x.norm()
+        return self.last(y).sum()
+
+
+def captured(model, optimizer, batches):
+    step = spillway.torch.capture(model, lambda model, x: model(x), optimizer, batches[0])
+    with step.compile(step.plan("min", machine=MACHINE, settings=dict(effort=1))) as train:
+        return [train(x).clone() for x in batches]
+
+
+def compiled(model, optimizer, batches):
+    options = dict(budget="min", machine=MACHINE, settings=dict(effort=1))
+    return usual(torch.compile(model, backend="spillway", options=options), optimizer, batches)
+
+
+def usual(model, optimizer, batches):
+    losses = []
+    for x in batches:
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("way", [captured, compiled])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_training(name, way):
+    found = []
+    for train in (way, usual):
+        torch.manual_seed(7)
+        model = Model()
+        batches = [LAYOUTS[name](), LAYOUTS[name](), LAYOUTS["contiguous"](), LAYOUTS[name]()]
+        losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), batches)
+        found.append([*losses, *model.state_dict().values()])
+    for k, (planned, expected) in enumerate(zip(*found, strict=True)):
+        same(planned, expected, f"tensor {k}")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_inference(name):
+    torch.manual_seed(7)
+    model, x = Model().eval(), LAYOUTS[name]()
+    infer = torch.compile(model, backend="spillway", options=dict(budget="min", machine=MACHINE))
+    with torch.no_grad():
+        same(infer(x), model(x), "result")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_have_narrow_gaps(name):
+    x = LAYOUTS[name]()
+    strides = kept_strides(x)
+    assert extent_of(x.shape, strides) <= MOST_SPREAD * x.numel()
+    if name != "a few of many columns" and name != "a part of each value":
+        assert strides == x.stride()
+
+
+INDICES = {
+    "with gaps": lambda: torch.zeros(4, 600, dtype=torch.long)[:, :5],
+    "expanded": lambda: torch.zeros(4, 1, dtype=torch.long).expand(4, 5),
+    "windows": lambda: torch.zeros(8, dtype=torch.long).unfold(0, 5, 1),
+    "transposed": lambda: torch.zeros(5, 4, dtype=torch.long).t(),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_are_checked_in_each_layout(name):
+    model, tokens = nn.Embedding(10, 4), INDICES[name]()
+    step = spillway.torch.capture_inference(model, tokens)
+    infer = step.compile(step.plan("min", machine=MACHINE))
+    same(infer(tokens), model(tokens), "result")
+    tokens[3, 0] = 10
+    with pytest.raises(IndexError, match="batch.0 has 10, but"):
+        infer(tokens)
