@@ -6,6 +6,7 @@ from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
 from .errors import WrittenBatchError
+from .layouts import laid_out
 from .results import Results, refuse_overlaps
 
 
@@ -118,5 +119,9 @@ class WithStates(torch.nn.Module):
         return own.union(batch[k] for k in self.written)
 
     def forward(self, *batch):
-        batch = [x.clone().requires_grad_(x.requires_grad) if k in self.written else x for k, x in enumerate(batch)]
+        batch = [_copied(x) if k in self.written else x for k, x in enumerate(batch)]
         return self.graph.forward(*self.inputs(batch)), [batch[k] for k in self.written]
+
+
+def _copied(x):
+    return laid_out(x, x.stride()).requires_grad_(x.requires_grad)

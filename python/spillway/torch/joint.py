@@ -274,6 +274,8 @@ class _Ops:
 
     def ordered(self):
         """Returns all ops, in order. No plan moves those with `in_order` past each other."""
+        if not self._placed:  # a graph of views of its inputs
+            return [self._operation("nothing", [], [], lambda tensor_of, is_repeat: lambda iteration: None)]
         order = Order(self._recorder.storages)
         return [order.next(op) if in_order else op for _, op, in_order in self._sorted()]
 
