@@ -4,15 +4,14 @@ model needs.
     pip install torch transformers
     python complete_text.py MODEL "The text begins" --budget 50%
 
-A plan is for one shape, so the text is padded to its full length. No token sees those after it.
+There are two plans, one for the text and one for each further token, whose cache has one size.
 """
 
 import argparse
+import logging
 
 import torch
 import transformers
-
-import spillway.torch
 
 
 def arguments():
@@ -24,25 +23,16 @@ def arguments():
     return parser.parse_args()
 
 
-def scores(model, tokens):
-    return model(input_ids=tokens, use_cache=False).logits
-
-
 def main():
     args = arguments()
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("spillway").setLevel(logging.INFO)
     model = transformers.GPT2LMHeadModel.from_pretrained(args.model).eval()
-    begin = list(args.text.encode())
-    tokens = torch.zeros(1, args.length, dtype=torch.long)
-    tokens[0, : len(begin)] = torch.tensor(begin)
-
-    step = spillway.torch.capture_inference(model, tokens, scores)
-    plan = step.plan(args.budget)
-    print(plan.summary())
-
-    infer = step.compile(plan)
-    for end in range(len(begin), args.length):
-        tokens[0, end] = infer(tokens)[0, end - 1].argmax()
-    print(bytes(tokens[0].tolist()).decode(errors="replace"))
+    model.compile(backend="spillway", options={"budget": args.budget})
+    tokens = torch.tensor([list(args.text.encode())])
+    how = dict(cache_implementation="static", do_sample=False, eos_token_id=None, pad_token_id=0)
+    whole = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_length=args.length, **how)
+    print(bytes(whole[0].tolist()).decode(errors="replace"))
 
 
 if __name__ == "__main__":
