@@ -35,6 +35,11 @@ def kept_strides(tensor):
     return tuple(narrow)
 
 
+def has_gaps(tensor):
+    """Returns whether there is memory between the elements of a tensor that none of them has."""
+    return extent_of(tensor.shape, tensor.stride()) > _elements_once(tensor)
+
+
 def _elements_once(tensor):
     """Returns how many elements there are without the copies that `expand` makes."""
     return prod(size for size, stride in zip(tensor.shape, tensor.stride()) if stride)

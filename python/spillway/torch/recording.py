@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from . import collectives
 from .errors import CaptureError, advice, quoted_line, user_line
 from .known import Known
+from .layouts import has_gaps
 from .memory import bytes_if_small
 from .scalars import Scalar, read_tensor
 from .substitutes import StandIns
@@ -47,6 +48,7 @@ OVERWRITING = {
 
 LEAST_GROUP_BYTES = 4 << 10  # that one call on lists of tensors may take
 
+AS_STRIDED = {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 UNSUPPORTED = {aten.resize_.default, aten.set_.source_Tensor, aten.set_.source_Storage}
 
 
@@ -164,6 +166,7 @@ class Recorder(TorchDispatchMode):
         self.is_updating = False  # whether the optimizer's step runs
         self._unless = None  # a number; an iteration leaves out the calls of now if it is not 0
         self._made_unless = set()  # tensors that such calls make
+        self._with_gaps = set()  # tensors of the caller with memory between their elements
         self.previous = None  # the recorder of an earlier run, which may have left tensors
         self.left = {}  # those: by tensor, its number in the earlier run
         self._left = {}  # their fake tensors, by storage
@@ -189,6 +192,8 @@ class Recorder(TorchDispatchMode):
             # In PyTorch 2.11, the storage of a fake tensor may be smaller than that of the real one.
             nbytes = (storage if value is None else value.untyped_storage()).nbytes()
             self.storages.append(Storage(self._unique(name), nbytes, kind, value))
+            if kind == "given" and has_gaps(fake):
+                self._with_gaps.add(self._ids[storage._cdata])
 
     def gather_later(self, call, names):
         """Keeps a call that gathers whole parameters into a tensor, until an op uses one. `names` has the name
@@ -457,6 +462,11 @@ class Recorder(TorchDispatchMode):
                 else ""
             )
             raise CaptureError(f"{user_line()}: `{function}` changes a tensor's storage{rnn}")
+        if function in AS_STRIDED and self.view(args[0]).tensor in self._with_gaps:
+            raise CaptureError(
+                f"{quoted_line()}: `{function}` may read memory between the elements of"
+                f" {self.storages[self.view(args[0]).tensor].name}: give it contiguous (`x.contiguous()`)"
+            )
         if not function._schema.returns:
             return None  # in-place, on lists
         if function in collectives.COLLECTIVES:

@@ -131,7 +131,7 @@ def planned_within(step, budget, host=None, settings={}):
 
 def same(a, b, name):
     assert a.shape == b.shape and a.dtype == b.dtype, name
-    as_bytes = [x.detach().contiguous().reshape(-1).view(torch.uint8) for x in (a, b)]
+    as_bytes = [x.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for x in (a, b)]
     assert torch.equal(*as_bytes), f"{name} differs by {(a.double() - b.double()).abs().max()}"
 
 

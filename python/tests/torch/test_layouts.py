@@ -115,3 +115,13 @@ def test_indices_are_checked_in_each_layout(name):
     tokens[3, 0] = 10
     with pytest.raises(IndexError, match="batch.0 has 10, but"):
         infer(tokens)
+
+
+def test_memory_between_elements_is_not_read():
+    strided = lambda _, x: x.as_strided((4,), (1,)) + 1
+    infer = spillway.torch.capture_inference(nn.Identity(), torch.randn(8, 8).t(), strided)
+    x = torch.randn(8, 8).t()
+    same(infer.compile(infer.plan("min", machine=MACHINE))(x), strided(None, x), "result")
+    message = r"`strided = .*`: `aten.as_strided.default` may read memory between the elements of batch.0"
+    with pytest.raises(spillway.torch.CaptureError, match=message):
+        spillway.torch.capture_inference(nn.Identity(), torch.randn(8, 16)[:, ::2], strided)

@@ -1,5 +1,5 @@
-"""PyTorch's own samples of its functions, also transposed: the bits of eager mode, or a refusal. `SPILLWAY_OPS=1` tests
-all functions, and not only one in 40; `SPILLWAY_OPS=7` one in seven."""
+"""PyTorch's own samples of its functions, also transposed and with gaps: the bits of eager mode, or a refusal.
+`SPILLWAY_OPS=1` tests all functions, and not only one in 40; `SPILLWAY_OPS=7` one in seven."""
 
 import os
 
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.short
 SAMPLES = 2
 FUNCTIONS = op_db[:: int(os.environ.get("SPILLWAY_OPS", 40))]
 EACH = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f"{f.name}{f.variant_test_name}")
-WAYS = pytest.mark.parametrize("is_transposed", [False, True], ids=["", "transposed"])
 
 # Within any dispatch mode, PyTorch computes singular values and eigenvalues with the vectors, and these gradients by
 # other ops than in eager mode.
@@ -35,7 +34,14 @@ def transposed(tensor):
     return tensor.transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else tensor
 
 
-def samples(function, is_transposed):
+def with_gaps(tensor):
+    return torch.stack([tensor, tensor], -1)[..., 0]
+
+
+LAYOUTS = pytest.mark.parametrize("laid_out", [lambda x: x, transposed, with_gaps], ids=["", "transposed", "with gaps"])
+
+
+def samples(function, laid_out):
     """Yields the operands of each sample, and the function of its tensors."""
     for _, sample in zip(range(SAMPLES), function.sample_inputs("cpu", torch.float32, requires_grad=False)):
         given = (sample.input, *sample.args), sample.kwargs
@@ -47,7 +53,7 @@ def samples(function, is_transposed):
             return function(*args, **kwargs)
 
         if all(tensor.layout == torch.strided for tensor in tensors):
-            yield [transposed(t) if is_transposed else t for t in tensors], call
+            yield list(map(laid_out, tensors)), call
 
 
 def results_of(eager, tensors):
@@ -89,12 +95,12 @@ def compare(found, expected, name):
         same(plain(a), plain(b), name)
 
 
-@WAYS
+@LAYOUTS
 @EACH
-def test_results(function, is_transposed):
+def test_results(function, laid_out):
     if function.name in VECTORS | UNDEFINED:
         pytest.skip("its results have other bits")
-    for tensors, call in samples(function, is_transposed):
+    for tensors, call in samples(function, laid_out):
         capture = lambda x, call=call: spillway.torch.capture_inference(nn.Identity(), x, lambda _, x: call(x))
         with torch.no_grad():
             expected = results_of(call, tensors)
@@ -117,12 +123,12 @@ def scale():
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-@WAYS
+@LAYOUTS
 @EACH
-def test_gradients(function, is_transposed):
+def test_gradients(function, laid_out):
     if function.name in GRADIENTS | UNDEFINED:
         pytest.skip("its gradients have other bits")
-    for tensors, call in samples(function, is_transposed):
+    for tensors, call in samples(function, laid_out):
 
         def loss_fn(model, tensors):
             results = [x for x in tree_leaves(call(model(tensors))) if isinstance(x, torch.Tensor)]
