@@ -35,6 +35,7 @@ from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
 from .known import shown_to_transformers
+from .layouts import handed_strides
 from .logs import timed
 from .machine import measure_copies
 from .measuring import Measurements
@@ -583,7 +584,7 @@ def _step(source, recorded, name, example_batch):
     values, structure = tree_flatten(recorded.returned)
     results = [_result(recorder, value) for value in values]
     refuse_other_results(values)
-    returns = [form(view) if view else value for value, view in zip(values, results)]
+    returns = [_handed(view) if view else value for value, view in zip(values, results)]
     supplied = [one.supplied for one in recorded.optimizers]
     given = recorded.batch, [rate for one in supplied for rate in one.rates]
     batch, rates = [[recorder.view(fake) for fake in fakes] for fakes in given]
@@ -598,6 +599,12 @@ def _step(source, recorded, name, example_batch):
     return Step(
         source, recorder.storages, ops, example_batch, (returns, structure), numbers, around, found, outputs
     )
+
+
+def _handed(view):
+    """Returns a tensor without memory of the layout in which a result is handed out."""
+    strides = handed_strides(form(view))
+    return torch.empty_strided(view.shape, strides, dtype=view.dtype, device="meta")
 
 
 def refuse_collectives(calls):

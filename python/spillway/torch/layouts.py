@@ -16,7 +16,7 @@ def plain_strides(tensor):
         if size > 1 and stride > 0:
             if stride < extent:
                 return torch.empty(tensor.shape, device="meta").stride()
-            extent = stride * size
+            extent += stride * (size - 1)
     return tensor.stride()
 
 
@@ -33,6 +33,11 @@ def kept_strides(tensor):
         narrow[k] = dense + gap if stride > dense else dense
         dense = narrow[k] * tensor.shape[k]
     return tuple(narrow)
+
+
+def handed_strides(tensor):
+    """Returns the strides of a result that is handed out: as `kept_strides` does, but windows are contiguous."""
+    return kept_strides(tensor) if plain_strides(tensor) == tensor.stride() else plain_strides(tensor)
 
 
 def has_gaps(tensor):

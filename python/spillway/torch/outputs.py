@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from .layouts import shared_once
 from .measuring import Measured
 from .memory import bytes_of, form, viewed
 from .operations import Operation
@@ -46,13 +47,15 @@ class Outputs:
         return target
 
     def read(self, session, results):
-        """Reads the results of the last iteration, into tensors without gaps."""
+        """Reads the results of the last iteration."""
         for output, views in self._results.items():
             nbytes = self.storages[output].nbytes
-            whole = next((k for k, view in views if view.fills(nbytes)), None)
+            is_whole = lambda k, view: view.fills(nbytes) and view.stride == results[k].stride()
+            whole = next((k for k, view in views if is_whole(k, view)), None)
             memory = torch.empty(nbytes, dtype=torch.uint8) if whole is None else results[whole]
             session.read_output(output, bytes_of(memory))
             source = torch.from_numpy(bytes_of(memory))
             for k, view in views:
                 if k != whole:
-                    results[k].copy_(viewed(source, view))
+                    part, target = shared_once(viewed(source, view), results[k])
+                    target.copy_(part)

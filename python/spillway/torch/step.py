@@ -254,7 +254,7 @@ class Step(Generic[Batch, Result]):
                 check.check(values[check.number], self._strides[check.number])
         device = self.device.torch_device if self.outputs is None else "cpu"
         results = [
-            torch.empty_like(r, device=device) if torch.is_tensor(r) else r
+            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=device) if torch.is_tensor(r) else r
             for r in self._returned[0]
         ]
         return Outside(values, self.rates(), results)

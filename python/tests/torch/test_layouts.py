@@ -98,6 +98,33 @@ def test_copies_have_narrow_gaps(name):
         assert strides == x.stride()
 
 
+RESULTS = {
+    "columns": lambda y: y[:, ::2],
+    "rows": lambda y: y[::2],
+    "a part of rows": lambda y: y[:, 3:20],
+    "expanded": lambda y: y[:1].expand(5, 64),
+    "transposed rows": lambda y: y.t()[::3],
+    "permuted": lambda y: y.view(8, 8, 64).permute(2, 0, 1)[::2],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_have_the_strides_of_eager_mode(name):
+    view, x = RESULTS[name], torch.randn(64, 64)
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train = spillway.torch.capture(model, lambda m, x: (m(x).sum(), view(m(x))), optimizer, x)
+    infer = spillway.torch.capture_inference(model, x, lambda m, x: view(m(x)))
+    graph = torch.compile(lambda x: view(model(x)), backend="spillway", options=dict(budget="min", machine=MACHINE))
+    planned = [one.compile(one.plan("min", machine=MACHINE)) for one in (infer, train)]
+    expected = view(model(x)).detach()
+    with torch.no_grad():
+        results = [planned[0](x), graph(x), planned[1](x)[1]]
+    for result in results:
+        same(result, expected, "result")
+        assert result.stride() == expected.stride()
+
+
 INDICES = {
     "with gaps": lambda: torch.zeros(4, 600, dtype=torch.long)[:, :5],
     "expanded": lambda: torch.zeros(4, 1, dtype=torch.long).expand(4, 5),
