@@ -529,15 +529,16 @@ class Recorder(TorchDispatchMode):
             )
 
     def _with_layout(self, fake, layout):
-        """Replaces a result whose shape, strides or device are not those of the real op, whose `layout` is
-        None where it returns no tensor. Attention with dropout returns its seed on the processor."""
+        """Replaces a result whose shape, strides, type or device are not those of the real op, whose `layout` is
+        None where it returns no tensor. Attention with dropout returns its seed on the processor, and on the processor
+        layer normalization under autocast its statistics in 32 bits."""
         if layout is None:
             return None
         if layout_of(fake) == layout:
             return fake
-        shape, stride, device = layout
+        shape, stride, dtype, device = layout
         with self.fake_mode:
-            return torch.empty_strided(shape, stride, dtype=fake.dtype, device=device)
+            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
     def _written(self, function, args, kwargs):
         """Returns the tensors that an op writes, with whether it may read them too."""
@@ -633,10 +634,10 @@ def _groups(lists, device):
 
 
 def layout_of(result):
-    """Returns the shape, the strides and the device of a result; None for no tensor."""
+    """Returns the shape, the strides, the type and the device of a result; None for no tensor."""
     if not isinstance(result, torch.Tensor):
         return None
-    return tuple(result.shape), tuple(result.stride()), result.device
+    return tuple(result.shape), tuple(result.stride()), result.dtype, result.device
 
 
 def is_empty(tensor):

@@ -1,6 +1,7 @@
 """Models with random ops, buffers, tied and frozen weights: the same bits as eager PyTorch."""
 
 import dataclasses
+from functools import partial
 
 import models
 import pytest
@@ -124,6 +125,22 @@ def test_autocast(budget):
         return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 5))
 
     compare(make, mixed, adamw, vectors, budget=budget)
+
+
+@pytest.mark.short
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, partial(nn.GroupNorm, 4)])
+def test_statistics_of_a_norm_under_autocast(norm):
+    """They have 32 bits, but 16 bits for fake tensors."""
+
+    def make():
+        torch.manual_seed(7)
+        return nn.Sequential(nn.Linear(16, 16), norm(16), nn.Linear(16, 4))
+
+    def loss_fn(model, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x).float().square().mean()
+
+    compare(make, loss_fn, adamw, lambda k: torch.randn(8, 16))
 
 
 @pytest.mark.parametrize("name", models.TEN)
