@@ -6,7 +6,6 @@ import re
 import sys
 import traceback
 import weakref
-from types import CodeType
 
 import torch
 
@@ -16,7 +15,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 UNKNOWN_LINE = "an unknown line"
-_LINES: dict[CodeType, dict[int, str]] = {}  # of the user, by the code of a graph and its line
+_LINES: dict[int, dict[int, str]] = {}  # of the user, by the identity of a graph's code and by its line
 _IN_TRACE = re.compile(r'^ *File "(.*)", line (\d+)', re.MULTILINE)
 # By the file of the function within which code asks for a value.
 _ADVICE = {
@@ -67,7 +66,7 @@ def name_lines_of(graph):
     """Has `user_line` name the lines from which TorchDynamo has made a graph and the graphs in it."""
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule) and module.code:  # which may be generated only now
-            code = type(module).forward.__code__
+            code = id(type(module).forward.__code__)
             nodes = list(module.graph.nodes)
             first = module._prologue_start
             lines = {first + line: _line_of(nodes[k]) for line, k in module._lineno_map.items() if k is not None}
@@ -101,7 +100,7 @@ def line_that_raised(error):
 def _line_of_user(code, line):
     """Returns "file:line" of the user's code for a line that runs, or None."""
     own = f"{code.co_filename}:{line}" if is_of_user(code.co_filename) else None
-    return _LINES.get(code, {}).get(line, own)
+    return _LINES.get(id(code), {}).get(line, own)
 
 
 def advice():
@@ -109,7 +108,7 @@ def advice():
     tensor, and else an empty text."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code in _LINES:
+        if id(frame.f_code) in _LINES:
             return ": have torch.compile leave out the function that needs it (`torch.compiler.disable`)"
         for start, text in _ADVICE.items():
             if frame.f_code.co_filename.startswith(start):
