@@ -25,6 +25,15 @@ pub fn config(cases: u32) -> Config {
     Config { max_global_rejects: most_skipped, ..config }
 }
 
+/// Whether a test that goes through many works takes the work at a place: as many in a hundred as
+/// `SPILLWAY_CASES_PERCENT` says, at even distances.
+#[must_use]
+pub fn takes(at: u64) -> bool {
+    let percent = setting("SPILLWAY_CASES_PERCENT", 100);
+    let taken = |works: u64| works.saturating_mul(percent) / 100;
+    taken(at.saturating_add(1)) > taken(at)
+}
+
 /// The number in an environment variable, or a default.
 ///
 /// # Panics
