@@ -67,9 +67,9 @@ def name_lines_of(graph):
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule) and module.code:  # which may be generated only now
             code = id(type(module).forward.__code__)
-            nodes = list(module.graph.nodes)
-            first = module._prologue_start
-            lines = {first + line: _line_of(nodes[k]) for line, k in module._lineno_map.items() if k is not None}
+            nodes, first = list(module.graph.nodes), getattr(module, "_prologue_start", 0)
+            positions = getattr(module, "_lineno_map", None) or {}  # of nodes, by lines below the first
+            lines = {first + line: _line_of(nodes[k]) for line, k in positions.items() if k is not None}
             _LINES[code] = {line: its for line, its in lines.items() if its}
             weakref.finalize(module, _LINES.pop, code, None).atexit = False
 

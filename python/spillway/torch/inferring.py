@@ -55,12 +55,14 @@ class _GraphInference(Inference):
         recorded = super()._record(example_batch, previous)
         results, written = recorded.returned
         returned, self._structure = tree_flatten(results)
+        returned = list(map(recorded.recorder.known, returned))
         batch = list(recorded.batch)
         for k, copy in zip(self.model.written, written):
             batch[k] = copy
         given = map(recorded.fakes.known, self.model.inputs(batch))
         self._results = Results(recorded.recorder, self.model.inputs(example_batch), list(given), returned)
-        handed = [x if view else None for x, view in zip(returned, self._results.views())]
+        is_handed = lambda x, view: view is not None or not isinstance(x, torch.Tensor)
+        handed = [x if is_handed(x, view) else None for x, view in zip(returned, self._results.views())]
         recorded.returned = handed, written
         return recorded
 

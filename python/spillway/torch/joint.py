@@ -70,7 +70,7 @@ class Passes:
             return step
 
     def refuse_overlaps(self, inputs, written):
-        """Refuses inputs at the positions `written` that share memory with other inputs."""
+        """Refuses two inputs that share memory if one is at the `written` positions."""
         refuse_overlaps(inputs, written, self._names, self._own)
 
     def _captured(self, inputs, optimizer, pattern, updated):
@@ -150,8 +150,8 @@ class Passes:
 
     def _written(self, recorder, given, boundary):
         """Returns the view of each input that the forward pass writes, and None for the others.
-        Their storages become states. Refuses inputs that the backward pass writes, and others than
-        parameters that require gradients."""
+        Their storages become states. Refuses inputs that the backward pass writes, and inputs that
+        require gradients unless they are parameters."""
         late = {tensor for call in recorder.calls[boundary:] for tensor in call.writes}
         views = [recorder.view(x) if isinstance(x, torch.Tensor) else None for x in given]
         for k, view in enumerate(views):
@@ -429,7 +429,7 @@ def _fake(recorder, name, like, strides, device=None):
 
 
 def _copy(device, source, target):
-    """Copies what elements share in memory once."""
+    """Copies elements that share memory once."""
     if isinstance(target, Number):
         target.copy_(source)
         return

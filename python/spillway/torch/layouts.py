@@ -21,8 +21,9 @@ def plain_strides(tensor):
 
 
 def kept_strides(tensor):
-    """Returns the strides of a tensor's copy in a plan. Kernels compute otherwise for elements that have gaps or share
-    memory, so they are the tensor's own, but wide gaps become narrow, and windows with wide gaps contiguous."""
+    """Returns the strides of a tensor's copy in a plan. Kernels may give other last bits if elements have gaps or share
+    memory, so the copy has the tensor's own strides; but wide gaps become narrow, and windows with wide gaps
+    contiguous."""
     own = tensor.stride()
     if tensor.is_contiguous() or extent_of(tensor.shape, own) <= MOST_SPREAD * _elements_once(tensor):
         return own
@@ -61,8 +62,8 @@ def flat(tensor):
 
 
 def shared_once(source, target):
-    """Returns the parts of two tensors of one shape between which to copy, so that what elements of the second share
-    is copied once."""
+    """Returns the parts of two tensors of one shape to copy between. Elements of the second that share memory are
+    copied once."""
     if target.is_contiguous():
         return source, target
     if plain_strides(target) != target.stride():  # both are windows of the same layout
@@ -71,9 +72,14 @@ def shared_once(source, target):
     return source[part], target[part]
 
 
+def fill(target, source):
+    """Copies a tensor to another of its shape, in any layouts."""
+    source, target = shared_once(source, target)
+    target.copy_(source)
+
+
 def laid_out(tensor, strides):
     """Returns a tensor's copy with these strides."""
     copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    source, target = shared_once(tensor, copy)
-    target.copy_(source)
+    fill(copy, tensor)
     return copy

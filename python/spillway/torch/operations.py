@@ -13,7 +13,7 @@ from .collectives import ALL_GATHER, GATHER_TOGETHER, UnderWay, is_collective
 from .hosting import may_run_on_host
 from .indices import may_fail_by_values
 from .launching import bind, leaves_states_alone
-from .layouts import flat, shared_once
+from .layouts import fill, flat
 from .measuring import Measured
 from .numbers import placed, value_of
 from .recording import Call, Storage, View, unique
@@ -319,15 +319,10 @@ def _fill(target, value):
     elif value.device != target.device and value.device.type == "cpu":
         # The caller may write its tensor again before the device copies.
         staged = torch.empty(flat(target).shape, dtype=value.dtype, pin_memory=True)
-        _copy(value, staged.as_strided(target.shape, target.stride()))
+        fill(staged.as_strided(target.shape, target.stride()), value)
         flat(target).copy_(staged, non_blocking=True)
     else:
-        _copy(value, target)
-
-
-def _copy(source, target):
-    source, target = shared_once(source, target)
-    target.copy_(source)
+        fill(target, value)
 
 
 def _results(name, views):
@@ -340,7 +335,7 @@ def _result(name, k, view):
     def hand_out(tensor_of, is_repeat):
         result = tensor_of(view)
 
-        return lambda outside: _copy(result, outside.results[k])
+        return lambda outside: fill(outside.results[k], result)
 
     costs = Measured(max(view.nbytes, 1000), 0, draws=False, repeats=False)
     reads = [] if view.tensor is None else [view.tensor]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from .layouts import shared_once
+from .layouts import fill
 from .measuring import Measured
 from .memory import bytes_of, form, viewed
 from .operations import Operation
@@ -57,5 +57,4 @@ class Outputs:
             source = torch.from_numpy(bytes_of(memory))
             for k, view in views:
                 if k != whole:
-                    part, target = shared_once(viewed(source, view), results[k])
-                    target.copy_(part)
+                    fill(results[k], viewed(source, view))

@@ -6,6 +6,7 @@ from math import prod
 import torch
 
 from .errors import CaptureError
+from .layouts import extent_of
 from .recording import View
 
 
@@ -96,8 +97,9 @@ class Results:
 
 
 def refuse_overlaps(inputs, written, names, own):
-    """Refuses inputs of a graph that share memory, of which one is at the `written` positions: in a plan, each has
-    its own memory. Inputs at the positions `own` may share memory with each other."""
+    """Refuses two inputs of a graph that share memory if the graph writes one, since each has its own memory in a plan.
+    `written` has the positions of the inputs that it writes. Inputs at the positions `own` may share memory with each
+    other."""
     if not written:
         return
     last = {}  # the input whose memory ends last so far, and this end, by whether it is written and own
@@ -115,8 +117,7 @@ def refuse_overlaps(inputs, written, names, own):
 
 def _extent(tensor, k):
     """Returns where a tensor's memory begins and ends, and its position."""
-    last = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape))
-    nbytes = (last + 1) * tensor.itemsize if tensor.numel() else 0
+    nbytes = extent_of(tensor.shape, tensor.stride()) * tensor.itemsize
     return tensor.data_ptr(), tensor.data_ptr() + nbytes, k
 
 

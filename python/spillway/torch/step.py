@@ -317,7 +317,7 @@ PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
 
 
 def _shape(tensor):
-    """Returns a tensor's shape, and with it what else may lead to other values: strides, and whether it requires a
-    gradient."""
+    """Returns a tensor's shape, with the strides if it is not contiguous, and whether it requires a gradient: for
+    others, PyTorch may compute other values."""
     strides = () if tensor.is_contiguous() else (f"strides {kept_strides(tensor)}",)
     return (*tensor.shape, *strides, *(("with a gradient",) if tensor.requires_grad else ()))
