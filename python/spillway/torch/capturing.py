@@ -35,7 +35,7 @@ from .generators import PythonsGenerators, unseeded
 from .guards import Surroundings
 from .indices import checks
 from .known import shown_to_transformers
-from .layouts import handed_strides
+from .layouts import captured_strides, handed_strides
 from .logs import timed
 from .machine import measure_copies
 from .measuring import Measurements
@@ -222,6 +222,7 @@ class _Source:
     graph. Otherwise an op copies each to a tensor of the caller's on the device."""
 
     has_outputs = False
+    strides_of = staticmethod(captured_strides)  # of a batch's tensors
 
     def capture(self, example_batch):
         with kept(self.optimizers), self.processes.cut(), timed(f"capture {type(self.model).__name__}") as found:
@@ -530,7 +531,7 @@ class Recorded:
         self.recorder = recorder = _recorder(source.measurements)
         recorder.previous = previous and previous.recorder
         self.fakes = Fakes(recorder, previous and previous.fakes)
-        self.batch, self._nesting = _given_batch(recorder, example_batch, source.moves_batch)
+        self.batch, self._nesting = _given_batch(recorder, example_batch, source)
         self.returned, self.optimizers = None, []
         self.steps_itself = False  # whether loss_fn runs the steps of the optimizers
         self._gradients_of_before = {}  # names of parameters, by tensor
@@ -567,12 +568,12 @@ def _recorder(measurements):
     return Recorder(FakeTensorMode(allow_non_fake_inputs=True), measurements)
 
 
-def _given_batch(recorder, example_batch, moves):
+def _given_batch(recorder, example_batch, source):
     """Returns the fake tensors for those of an example, and how they are nested."""
     tensors, nesting = flatten(example_batch)
     refuse_layouts(tensors)
-    device = recorder.measure.device.torch_device if moves else None
-    return [given(recorder, f"batch.{k}", t, device) for k, t in enumerate(tensors)], nesting
+    device = recorder.measure.device.torch_device if source.moves_batch else None
+    return [given(recorder, f"batch.{k}", t, device, source.strides_of) for k, t in enumerate(tensors)], nesting
 
 
 def _step(source, recorded, name, example_batch):

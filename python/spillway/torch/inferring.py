@@ -6,7 +6,7 @@ from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
 from .errors import WrittenBatchError
-from .layouts import laid_out
+from .layouts import kept_strides, laid_out
 from .results import Results, refuse_overlaps
 
 
@@ -47,6 +47,8 @@ class Inferring:
 class _GraphInference(Inference):
     """An inference that returns the results that are handed out, and the new values of the batch's tensors that the
     graph writes."""
+
+    strides_of = staticmethod(kept_strides)
 
     def __init__(self, module, device, measurements):
         super().__init__(module, lambda module, batch: module(*batch), device, measurements)

@@ -5,7 +5,7 @@ from math import prod
 import torch
 
 MOST_SPREAD = 4  # bytes of a copy for each byte of a tensor, where gaps stay as they are
-LINE = 16  # elements: with another remainder of the stride between rows, kernels may compute otherwise
+GAP = 16  # elements between rows that do not follow each other
 
 
 def plain_strides(tensor):
@@ -20,20 +20,33 @@ def plain_strides(tensor):
     return tensor.stride()
 
 
-def kept_strides(tensor):
-    """Returns the strides of a tensor's copy in a plan. Kernels may give other last bits if elements have gaps or share
-    memory, so the copy has the tensor's own strides; but wide gaps become narrow, and windows with wide gaps
-    contiguous."""
-    own = tensor.stride()
-    if tensor.is_contiguous() or extent_of(tensor.shape, own) <= MOST_SPREAD * _elements_once(tensor):
-        return own
+def captured_strides(tensor):
+    """Returns the strides of a captured batch's copy in a plan. Kernels may give other last bits if elements have gaps
+    or share memory, so numbers with a fraction have gaps of one width where the tensor has any, and share memory as
+    there. Windows with wide gaps are contiguous."""
+    if tensor.is_contiguous():
+        return tensor.stride()
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return torch.empty_like(tensor, device="meta").stride()
     strides = plain_strides(tensor)
-    narrow, dense = list(strides), 1
-    for stride, k in sorted((stride, k) for k, stride in enumerate(strides) if stride and tensor.shape[k] > 1):
-        gap = 1 if dense == 1 else (stride - dense) % LINE or LINE
-        narrow[k] = dense + gap if stride > dense else dense
-        dense = narrow[k] * tensor.shape[k]
-    return tuple(narrow)
+    if strides != tensor.stride():
+        return tensor.stride() if _is_narrow(tensor) else strides
+    by_stride = sorted((stride, k) for k, stride in enumerate(strides) if stride and tensor.shape[k] > 1)
+    own, copied, captured = 1, 1, list(strides)  # strides at which the next dimension would go on without a gap
+    for stride, k in by_stride:
+        gap = 0 if stride == own else 1 if copied == 1 else GAP
+        captured[k] = copied + gap
+        own, copied = stride * tensor.shape[k], captured[k] * tensor.shape[k]
+    return tuple(captured)
+
+
+def kept_strides(tensor):
+    """Returns the strides of the copy in a plan that a graph's input or result has: its own, unless gaps are wide."""
+    return tensor.stride() if tensor.is_contiguous() or _is_narrow(tensor) else captured_strides(tensor)
+
+
+def _is_narrow(tensor):
+    return extent_of(tensor.shape, tensor.stride()) <= MOST_SPREAD * _elements_once(tensor)
 
 
 def handed_strides(tensor):

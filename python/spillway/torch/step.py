@@ -14,7 +14,6 @@ from .arguments import groups_of
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
-from .layouts import kept_strides
 from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
@@ -54,7 +53,7 @@ class Step(Generic[Batch, Result]):
         self.operations = ops
         self._example = flatten(example_batch)
         self.shapes = self.shapes_of(example_batch)
-        self._strides = [kept_strides(value) for value in self._example[0]]
+        self._strides = [source.strides_of(value) for value in self._example[0]]
         self.device = source.measurements.device
         self._returned, self.outputs = returned, outputs
         self.surroundings, self._checks = surroundings, checks
@@ -242,7 +241,17 @@ class Step(Generic[Batch, Result]):
                 its, captured = getattr(value, name), getattr(example, name)
                 if its != captured:
                     raise BatchError(f"batch.{k} is {its}, but {captured} was captured")
-        return (*map(_shape, values), *nesting.fixed())
+        return (*map(self._shape, values), *nesting.fixed())
+
+    def _shape(self, tensor):
+        """Returns a tensor's shape, with the strides if its copy is not contiguous, and whether it requires a gradient:
+        for others, PyTorch may compute other values."""
+        more = ("with a gradient",) if tensor.requires_grad else ()
+        if not tensor.is_contiguous():
+            strides = self.source.strides_of(tensor)
+            if not torch.empty_strided(tensor.shape, strides, device="meta").is_contiguous():
+                more = (f"strides {strides}", *more)
+        return (*tensor.shape, *more)
 
     def supplied(self, batch: Batch) -> Outside:
         """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
@@ -314,10 +323,3 @@ def _plan_on(machine, graph, budget, strategy, settings):
 
 
 PLAN_OPTIONS = tuple(signature(Step.plan).parameters)[1:]
-
-
-def _shape(tensor):
-    """Returns a tensor's shape, with the strides if it is not contiguous, and whether it requires a gradient: for
-    others, PyTorch may compute other values."""
-    strides = () if tensor.is_contiguous() else (f"strides {kept_strides(tensor)}",)
-    return (*tensor.shape, *strides, *(("with a gradient",) if tensor.requires_grad else ()))

@@ -12,7 +12,7 @@ from torch.optim.optimizer import _foreach_supported_types
 from .carrying import Replaced
 from .counting import Place
 from .errors import CaptureError, FirstStepError
-from .layouts import kept_strides
+from .layouts import captured_strides
 
 
 class Fakes:
@@ -191,11 +191,12 @@ def rows_in_module(model, fakes):
             setattr(module, name, whole)
 
 
-def given(recorder, name, value, device=None):
+def given(recorder, name, value, device=None, strides_of=captured_strides):
     """Returns the fake tensor of what the caller supplies in each iteration, on a device if it is
     copied there."""
+    strides = strides_of(value)
     with recorder.fake_mode:
-        fake = torch.empty_strided(value.shape, kept_strides(value), dtype=value.dtype, device=device or value.device)
+        fake = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=device or value.device)
     recorder.adopt(fake, "given", name)
     return fake.requires_grad_(value.requires_grad)
 

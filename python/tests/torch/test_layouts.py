@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spillway.torch
-from spillway.torch.layouts import MOST_SPREAD, extent_of, kept_strides
+from spillway.torch.layouts import MOST_SPREAD, captured_strides, extent_of, kept_strides
 
 pytestmark = pytest.mark.short
 ROWS, COLUMNS = 40, 24
@@ -92,10 +92,32 @@ def test_inference(name):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_copies_have_narrow_gaps(name):
     x = LAYOUTS[name]()
-    strides = kept_strides(x)
-    assert extent_of(x.shape, strides) <= MOST_SPREAD * x.numel()
+    for strides in (captured_strides(x), kept_strides(x)):
+        assert extent_of(x.shape, strides) <= MOST_SPREAD * x.numel()
+        assert x.is_contiguous() == torch.empty_strided(x.shape, strides).is_contiguous()
     if name != "a few of many columns" and name != "a part of each value":
-        assert strides == x.stride()
+        assert kept_strides(x) == x.stride()
+
+
+def test_gaps_of_another_width_are_no_other_shape():
+    model = Model().eval()
+    step = spillway.torch.capture_inference(model, LAYOUTS["some columns"]())
+    infer = step.compile(step.plan("min", machine=MACHINE), max_shapes=2)
+    for width in range(26, 64):
+        x = torch.randn(ROWS, width)[:, 1:25]
+        same(infer(x), model(x), f"result of {width} columns")
+    x = LAYOUTS["every second column"]()
+    same(infer(x), model(x), "result of another layout")
+    with pytest.raises(ValueError, match=r"strides \(1, 40\).* would be one shape more than the 2"):
+        infer(LAYOUTS["transposed"]())
+
+
+def test_integers_have_one_layout():
+    model = nn.Embedding(10, 4)
+    step = spillway.torch.capture_inference(model, torch.zeros(4, 5, dtype=torch.long))
+    infer = step.compile(step.plan("min", machine=MACHINE), max_shapes=1)
+    tokens = torch.randint(10, (4, 9))[:, 2:7]
+    same(infer(tokens), model(tokens), "result")
 
 
 RESULTS = {
