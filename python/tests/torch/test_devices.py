@@ -26,7 +26,7 @@ from spillway.torch.memory import Lent, Tensors
 from spillway.torch.numbers import Numbers
 from spillway.torch.operations import Operation
 from spillway.torch.processor import Processor
-from spillway.torch.recording import Recorder, View
+from spillway.torch.recording import Recorder, View, layout_of
 from spillway.torch.supplying import Supplied
 from spillway.torch.swapping import Fakes, SwappedOptimizer, initialise
 from spillway.torch.updating import states_on_processor
@@ -42,7 +42,7 @@ class Layouts:
     def layouts(self, call, storages, fakes):
         with FakeTensorMode():
             made = [torch.empty(3, device="cuda")]
-        return [(tuple(t.shape), t.stride(), t.device) for t in made]
+        return list(map(layout_of, made))
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_number_that_ops_on_the_host_write_is_always_read_from_planned_memory(
 def test_a_result_on_the_processor_is_a_number(recorder):
     """As the seed of attention with dropout is, of which PyTorch says that it is on the device."""
     host = torch.device("cpu")
-    recorder.measure.layouts = lambda *_: [((), (), host)]
+    recorder.measure.layouts = lambda *_: [((), (), torch.float32, host)]
     with recorder.fake_mode, recorder:
         seed = recorder.x.sum()
         recorder.x * seed
