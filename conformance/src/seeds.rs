@@ -18,8 +18,7 @@ pub fn runner(seed: u64) -> TestRunner {
 /// `PROPTEST_CASES` sets one number for all families instead, even for families whose cases take seconds.
 #[must_use]
 pub fn config(cases: u32) -> Config {
-    let scaled = u64::from(cases).saturating_mul(setting("SPILLWAY_CASES_PERCENT", 100)) / 100;
-    let config = Config::with_cases(u32::try_from(scaled).unwrap_or(u32::MAX).max(1));
+    let config = Config::with_cases(u32::try_from(scaled(cases.into())).unwrap_or(u32::MAX).max(1));
     // Families that skip cases skip more of them if there are more cases.
     let most_skipped = config.cases.saturating_mul(SKIPPED).max(config.max_global_rejects);
     Config { max_global_rejects: most_skipped, ..config }
@@ -29,9 +28,12 @@ pub fn config(cases: u32) -> Config {
 /// `SPILLWAY_CASES_PERCENT` says, at even distances.
 #[must_use]
 pub fn takes(at: u64) -> bool {
-    let percent = setting("SPILLWAY_CASES_PERCENT", 100);
-    let taken = |works: u64| works.saturating_mul(percent) / 100;
-    taken(at.saturating_add(1)) > taken(at)
+    scaled(at.saturating_add(1)) > scaled(at)
+}
+
+/// So many cases, scaled by `SPILLWAY_CASES_PERCENT`.
+fn scaled(cases: u64) -> u64 {
+    cases.saturating_mul(setting("SPILLWAY_CASES_PERCENT", 100)) / 100
 }
 
 /// The number in an environment variable, or a default.

@@ -223,17 +223,17 @@ def refuse_layouts(tensors):
             raise CaptureError(f"batch.{k} is a {kind} tensor, which cannot be captured: {way}")
 
 
-def refuse_writes(recorder):
-    """Refuses ops that write into the batch, of which an iteration has a copy."""
-    lines = {}  # of the first writes, by name
+def refuse_writes(recorder, batch):
+    """Refuses ops that write into the batch, given as fake tensors, of which an iteration has a copy."""
+    numbers = {recorder.view(fake).tensor: k for k, fake in enumerate(batch)}
+    calls = {}  # those of the first writes, by the number of a tensor
     for call in recorder.calls:
-        for tensor in call.writes:
-            storage = recorder.storages[tensor]
-            if storage.kind == "given" and storage.name.startswith("batch"):
-                lines.setdefault(storage.name, call.line)
-    for name, line in lines.items():
+        for number in (numbers[tensor] for tensor in call.writes if tensor in numbers):
+            calls.setdefault(number, call)
+    if calls:
+        number, call = next(iter(calls.items()))
         raise WrittenBatchError(
-            f"{quoted(line)}: writes into {name}, but the caller's tensor would keep its values: write into a copy"
-            " (`x = x.clone()`)",
-            tuple(sorted(int(name.removeprefix("batch.")) for name in lines)),
+            f"{quoted(call.line)}: writes into batch.{number}, but the caller's tensor would keep its values: write"
+            " into a copy (`x = x.clone()`)",
+            tuple(sorted(calls)),
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
@@ -578,7 +579,7 @@ def _given_batch(recorder, example_batch, source):
 
 def _step(source, recorded, name, example_batch):
     recorder = recorded.recorder
-    refuse_writes(recorder)
+    refuse_writes(recorder, recorded.batch)
     if source.processes.group is None:
         refuse_collectives(recorder.calls)
     source.constants.name([recorder.storages[t] for t in recorder.constants])
@@ -604,8 +605,7 @@ def _step(source, recorded, name, example_batch):
 
 def _handed(view):
     """Returns a tensor without memory of the layout in which a result is handed out."""
-    strides = handed_strides(form(view))
-    return torch.empty_strided(view.shape, strides, dtype=view.dtype, device="meta")
+    return form(replace(view, stride=handed_strides(form(view))))
 
 
 def refuse_collectives(calls):

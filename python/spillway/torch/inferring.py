@@ -1,7 +1,7 @@
 """Runs a graph of torch.compile without gradients."""
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakIdRef
 
 from .capturing import Inference
@@ -56,13 +56,13 @@ class _GraphInference(Inference):
     def _record(self, example_batch, previous):
         recorded = super()._record(example_batch, previous)
         results, written = recorded.returned
-        returned, self._structure = tree_flatten(results)
+        returned, structure = tree_flatten(results)
         returned = list(map(recorded.recorder.known, returned))
         batch = list(recorded.batch)
         for k, copy in zip(self.model.written, written):
             batch[k] = copy
         given = map(recorded.fakes.known, self.model.inputs(batch))
-        self._results = Results(recorded.recorder, self.model.inputs(example_batch), list(given), returned)
+        self._results = Results(recorded.recorder, self.model.inputs(example_batch), list(given), returned, structure)
         is_handed = lambda x, view: view is not None or not isinstance(x, torch.Tensor)
         handed = [x if is_handed(x, view) else None for x, view in zip(returned, self._results.views())]
         recorded.returned = handed, written
@@ -70,7 +70,7 @@ class _GraphInference(Inference):
 
     def assembled(self, handed, inputs):
         """Returns what the graph returns, given the results that were handed out."""
-        return tree_unflatten(self._results.assembled(handed, inputs), self._structure)
+        return self._results.assembled(handed, inputs)
 
 
 class States:

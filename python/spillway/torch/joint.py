@@ -14,7 +14,7 @@ from operator import itemgetter
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten
 
 from .capturing import explained, refuse_collectives
 from .checkpoints import without_checkpoints
@@ -33,7 +33,7 @@ from .results import Results, refuse_overlaps
 from .scaling import Scaling
 from .step import Step
 from .supplying import Numbers
-from .swapping import Fakes, swapped_module
+from .swapping import Fakes, given, swapped_module
 from .updating import record_update
 
 
@@ -80,23 +80,23 @@ class Passes:
         the positions of the parameters that the optimizer updates. Without them, likely ones are taken.
         """
         recorder = Recorder(FakeTensorMode(allow_non_fake_inputs=True), self.measurements)
-        given = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
+        fakes = [self._given(recorder, k, value) for k, value in enumerate(inputs)]
         with self._recording(recorder, forward=True):
-            returned, structure = tree_flatten(self.model.forward(*given))  # a call would lose the line of an error
+            returned, structure = tree_flatten(self.model.forward(*fakes))  # a call would lose the line of an error
             returned = [recorder.known(value) for value in returned]
         last = recorder.calls[-1:]
-        results = Results(recorder, inputs, given, returned)
+        results = Results(recorder, inputs, fakes, returned, structure)
         pattern = results.likely_pattern() if pattern is None else pattern
         tangents = [
             None if strides is None else _fake(recorder, f"gradient.{k}", returned[k], strides)
             for k, strides in enumerate(pattern)
         ]
         with self._recording(recorder, forward=False):
-            gradients = _gradients(returned, tangents, given)
+            gradients = _gradients(returned, tangents, fakes)
         refuse_collectives(recorder.calls)
         # The backward pass may have put copies of constants before all other calls.
         boundary = next((k for k, c in enumerate(recorder.calls, 1) if [c] == last), 0)
-        written = self._written(recorder, given, boundary)
+        written = self._written(recorder, fakes, boundary)
         end, update = len(recorder.calls), self._update(recorder, optimizer, inputs, gradients, updated)
         self.constants.name([recorder.storages[t] for t in recorder.constants])
         ops = _Ops(recorder, (boundary, end), self.copied_bytes_per_s)
@@ -105,11 +105,11 @@ class Passes:
         ops.hand_out("update", "updates", written, before_pause=True)
         views = [None if g is None else recorder.view(g) for g in gradients]
         ops.hand_out("gradient", "gradients", views)
-        ops.take(given, written)
+        ops.take(fakes, written)
         if update:
             ops.update(update)
         self.measurements.give_back()
-        return Joint(self, recorder.storages, ops, pattern, results, structure, update, optimizer)
+        return Joint(self, recorder.storages, ops, pattern, results, update, optimizer)
 
     def _update(self, recorder, optimizer, inputs, gradients, positions):
         """Records the optimizer's step for the parameters at some positions, if there are any."""
@@ -134,8 +134,7 @@ class Passes:
     def _given(self, recorder, k, value):
         if not isinstance(value, torch.Tensor):
             return value
-        fake = _fake(recorder, self._names[k], value, kept_strides(value), self._moves_to)
-        return fake.requires_grad_(value.requires_grad)
+        return given(recorder, self._names[k], value, self._moves_to, kept_strides)
 
     @contextmanager
     def _recording(self, recorder, forward):
@@ -184,7 +183,7 @@ class Joint(Step):
         " (load_state_dict)"
     )
 
-    def __init__(self, source, storages, ops, pattern, results, structure, update, optimizer):
+    def __init__(self, source, storages, ops, pattern, results, update, optimizer):
         # A thread that waits for an optimizer must not keep it alive.
         self._optimizer = optimizer and weakref.ref(optimizer)
         self.pattern = pattern
@@ -195,7 +194,7 @@ class Joint(Step):
         self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
         for k in self.updated:  # the caller has their values between iterations, and after errors
             storages[self._handed["updates"][k].tensor].writes = 0
-        self._results, self._structure = results, structure
+        self._results = results
         ordered = ops.ordered()
         waiting = next((k for k, op in enumerate(ordered) if op.name == "step"), len(ordered))
         self.update_ops = range(waiting, len(ordered))
@@ -243,7 +242,7 @@ class Joint(Step):
 
     def assembled(self, handed, inputs):
         """Returns what the graph returns, given the results that were handed out."""
-        return tree_unflatten(self._results.assembled(handed, inputs), self._structure)
+        return self._results.assembled(handed, inputs)
 
 
 class _Ops:
@@ -420,10 +419,10 @@ def _gradients(results, tangents, given):
     return gradients
 
 
-def _fake(recorder, name, like, strides, device=None):
-    """Returns a fake tensor that the caller supplies, on a device if it is copied there."""
+def _fake(recorder, name, like, strides):
+    """Returns a fake tensor that the caller supplies."""
     with recorder.fake_mode, torch.no_grad():
-        fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=device or like.device)
+        fake = torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
     recorder.adopt(fake, "given", name)
     return fake
 

@@ -51,7 +51,8 @@ def _is_narrow(tensor):
 
 def handed_strides(tensor):
     """Returns the strides of a result that is handed out: as `kept_strides` does, but windows are contiguous."""
-    return kept_strides(tensor) if plain_strides(tensor) == tensor.stride() else plain_strides(tensor)
+    plain = plain_strides(tensor)
+    return kept_strides(tensor) if plain == tensor.stride() else plain
 
 
 def has_gaps(tensor):

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import torch
+from torch.utils._pytree import tree_unflatten
 
 from .errors import CaptureError
 from .layouts import extent_of
@@ -29,7 +30,9 @@ class _Alias:
 class Results:
     """What a graph returns: tensors that are handed out, aliases of tensors, and constants."""
 
-    def __init__(self, recorder, inputs, given, returned):
+    def __init__(self, recorder, inputs, given, returned, structure):
+        """`returned` has the leaves of what the graph returns, whose nesting is `structure`."""
+        self._structure = structure
         self._constants = [None if isinstance(x, torch.Tensor) else x for x in returned]
         self._strides = [x.stride() if isinstance(x, torch.Tensor) else None for x in returned]
         self._requires_grad = [isinstance(x, torch.Tensor) and x.requires_grad for x in returned]
@@ -89,11 +92,11 @@ class Results:
         return tuple(s if k in chosen else None for k, s in enumerate(self._strides))
 
     def assembled(self, handed, inputs):
-        """Returns all results, given those that were handed out."""
+        """Returns what the graph returns, given the results that were handed out."""
         results = [c if v is None else x for x, v, c in zip(handed, self._views, self._constants)]
         for k, alias in self._aliases.items():
             results[k] = alias.made(handed, inputs)
-        return results
+        return tree_unflatten(results, self._structure)
 
 
 def refuse_overlaps(inputs, written, names, own):

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from eager import MACHINE, same
+from eager import same
+from test_backend import compiled, compiled_anew  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
@@ -10,16 +11,6 @@ from spillway.torch import CaptureError
 from spillway.torch import optimizer as joined
 
 pytestmark = pytest.mark.short
-
-
-@pytest.fixture(autouse=True)
-def compiled_anew():
-    torch.compiler.reset()
-
-
-def compiled(model):
-    options = dict(budget="min", machine=MACHINE, settings=dict(effort=1))
-    return torch.compile(model, backend="spillway", options=options)
 
 
 def square():

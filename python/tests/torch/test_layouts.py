@@ -3,6 +3,7 @@
 import pytest
 import torch
 from eager import MACHINE, same
+from test_backend import compiled, compiled_anew  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,11 +28,6 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def compiled_anew():
-    torch.compiler.reset()
-
-
 class Model(nn.Module):
     """Has ops whose last bits depend on the layout."""
 
@@ -44,15 +40,14 @@ class Model(nn.Module):
         return self.last(y).sum()
 
 
-def captured(model, optimizer, batches):
+def in_a_capture(model, optimizer, batches):
     step = spillway.torch.capture(model, lambda model, x: model(x), optimizer, batches[0])
     with step.compile(step.plan("min", machine=MACHINE, settings=dict(effort=1))) as train:
         return [train(x).clone() for x in batches]
 
 
-def compiled(model, optimizer, batches):
-    options = dict(budget="min", machine=MACHINE, settings=dict(effort=1))
-    return usual(torch.compile(model, backend="spillway", options=options), optimizer, batches)
+def in_a_loop(model, optimizer, batches):
+    return usual(compiled(model), optimizer, batches)
 
 
 def usual(model, optimizer, batches):
@@ -66,7 +61,7 @@ def usual(model, optimizer, batches):
     return losses
 
 
-@pytest.mark.parametrize("way", [captured, compiled])
+@pytest.mark.parametrize("way", [in_a_capture, in_a_loop])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_training(name, way):
     found = []
@@ -84,7 +79,7 @@ def test_training(name, way):
 def test_inference(name):
     torch.manual_seed(7)
     model, x = Model().eval(), LAYOUTS[name]()
-    infer = torch.compile(model, backend="spillway", options=dict(budget="min", machine=MACHINE))
+    infer = compiled(model)
     with torch.no_grad():
         same(infer(x), model(x), "result")
 
@@ -137,7 +132,7 @@ def test_results_have_the_strides_of_eager_mode(name):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train = spillway.torch.capture(model, lambda m, x: (m(x).sum(), view(m(x))), optimizer, x)
     infer = spillway.torch.capture_inference(model, x, lambda m, x: view(m(x)))
-    graph = torch.compile(lambda x: view(model(x)), backend="spillway", options=dict(budget="min", machine=MACHINE))
+    graph = compiled(lambda x: view(model(x)))
     planned = [one.compile(one.plan("min", machine=MACHINE)) for one in (infer, train)]
     expected = view(model(x)).detach()
     with torch.no_grad():

@@ -6,7 +6,8 @@ import random
 
 import pytest
 import torch
-from eager import MACHINE, same
+from eager import same
+from test_backend import compiled
 from torch import nn
 
 pytestmark = pytest.mark.short
@@ -72,12 +73,12 @@ class Model(nn.Module):
         return tuple(draw.choice(known[1:]) for _ in range(draw.randint(1, 3)))
 
 
-def played(seed, grads, options):
+def played(seed, grads, compile):
     """Returns all tensors after each of a few calls, and after writes that follow it."""
     torch.compiler.reset()
     torch.manual_seed(seed)
     draw, model, whole, found = random.Random(-seed - 1), Model(seed), torch.randn(24, 8), []
-    call = torch.compile(model, **options) if options else model
+    call = compile(model)
     inputs = [draw.choice(INPUTS)(whole, k) for k in range(draw.randint(1, 3))]
     for _ in range(CALLS):
         with torch.set_grad_enabled(grads):
@@ -100,11 +101,10 @@ def played(seed, grads, options):
 @pytest.mark.parametrize("grads", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_graphs(seed, grads):
-    options = dict(budget="min", machine=MACHINE, settings=dict(effort=1))
     try:
-        expected = played(seed, grads, None)
+        expected = played(seed, grads, lambda model: model)
     except RuntimeError as error:
         pytest.skip(f"eager mode refuses it: {error}")
-    planned = played(seed, grads, dict(backend="spillway", options=options))
+    planned = played(seed, grads, compiled)
     for k, (a, b) in enumerate(zip(planned, expected, strict=True)):
         same(a, b, f"tensor {k} of seed {seed}")
