@@ -90,8 +90,8 @@ class Compiled(Generic[Batch, Result]):
         if self._lost is not None:
             raise LostError(self._lost)
         with self._processes.together() as said:
-            shapes = captures.shapes_of(batch)
             self._follow(captures)
+            shapes = captures.shapes_of(batch)
             goes_on = self._session is not None and captures.plans.get(shapes) is self._running
             said.append(f"{self._what(captures)} shapes {shapes}{'' if goes_on else ' anew'}")
             outside = self._step.supplied(batch) if goes_on else None  # checks the batch

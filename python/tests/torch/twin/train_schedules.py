@@ -76,7 +76,7 @@ def a_cycle_of_momentum_with_centered_gradients(side):
     )(side)
 
 
-@refused("if it is there before the first iteration and the optimizer is not fused", names_line=False)
+@same
 def one_cycle_with_fused_momentum(side):
     schedules(
         lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
