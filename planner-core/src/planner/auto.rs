@@ -196,9 +196,9 @@ pub(super) fn make_with<'o>(
     if strategy.rule().has_segments() {
         return plan_segments(&task, (strategy, u64::MAX), output, &mut scratch);
     }
-    let (given, orders, runs_on_host) = (&given, &orders, hosted.is_some());
+    let (given, orders) = (&given, &orders);
     let compares = compares && matches!(strategy, Strategy::Auto(_)) && !strategy.stops_at_first();
-    let comparison = Comparison { request, given, orders, strategy, runs_on_host, compares };
+    let comparison = Comparison { request, given, orders, strategy, compares };
     let repeated = comparison.find_repeats(&mut output, helper.as_deref_mut(), &mut scratch)?;
     comparison.plan(&repeated, output, helper, &mut scratch)
 }
@@ -468,9 +468,9 @@ pub(super) fn trial_in_order_ns(
     if given.len() == 0 {
         return trial_ns(&Task::new(request, given), auto, output, &mut scratch);
     }
-    let (strategy, runs_on_host) = (Strategy::Auto(auto), hosted.is_some());
+    let strategy = Strategy::Auto(auto);
     let orders = &best_orders(request, given, strategy, output, &mut scratch)?;
-    let comparison = Comparison { request, given, orders, strategy, runs_on_host, compares: false };
+    let comparison = Comparison { request, given, orders, strategy, compares: false };
     comparison.trial_ns(output, helper, &mut scratch)
 }
 

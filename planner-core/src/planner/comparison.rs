@@ -14,7 +14,6 @@ use super::repeats::search::{Best, Starts};
 use super::repeats::segments::{self, Segments};
 use super::request::{Output, Request, Task};
 use super::strategy::Strategy;
-use crate::bounds;
 use crate::plan::PlanError;
 use crate::scratch::Scratch;
 use crate::sequence::Sequence;
@@ -27,7 +26,6 @@ pub(super) struct Comparison<'c> {
     pub(super) given: &'c Sequence<'c>,
     pub(super) orders: &'c Orders<'c>,
     pub(super) strategy: Strategy,
-    pub(super) runs_on_host: bool,
     /// Whether other strategies' plans are among them.
     pub(super) compares: bool,
 }
@@ -183,7 +181,7 @@ impl<'c> Comparison<'c> {
             None => (strategy, None),
         };
         let once = [in_given.map(|half| (given, half)), Some((best, strategy))];
-        let once_ns = if compares { self.least_once_ns(below_ns, scratch)? } else { 0 };
+        let once_ns = if compares { self.least_once_ns(below_ns) } else { 0 };
         // If plans without repeats are longer, they need not be made.
         let makes_once = once_ns < below_ns;
         if makes_once {
@@ -215,21 +213,10 @@ impl<'c> Comparison<'c> {
         Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
     }
 
-    /// A lower bound of the periods of plans without repeats; 0 if no sampled list with repeats is
+    /// A usual lower bound of the periods of plans without repeats; 0 if no sampled list with repeats is
     /// shorter than the lists without repeats.
-    fn least_once_ns(
-        &self,
-        below_ns: u64,
-        scratch: &mut Scratch<'_>,
-    ) -> Result<u64, PlanningError> {
+    fn least_once_ns(&self, below_ns: u64) -> u64 {
         let sampled_ns = self.orders.sampled_ns();
-        if below_ns >= sampled_ns {
-            return Ok(0);
-        }
-        if self.runs_on_host {
-            return Ok(least_ns(sampled_ns));
-        }
-        let Request { graph, machine, budget_bytes } = *self.request;
-        Ok(bounds::period_ns(graph, machine, budget_bytes, bounds::BoundOrder::Any, scratch)?)
+        if below_ns < sampled_ns { least_ns(sampled_ns) } else { 0 }
     }
 }

@@ -158,6 +158,9 @@ pub(super) enum AfterLoss {
     Dropped,
     /// They stay: all results of launches that write an output, or that depend on such a launch.
     Kept,
+    /// They stay. A division in which none of them would be dropped is left out: it leads to the same sequence
+    /// as with [`Self::Dropped`].
+    OnlyKept,
 }
 
 /// Calls `visit` with the sequence of each division into segments. Values that cannot be computed again
@@ -188,19 +191,21 @@ pub(super) fn each_wanted(
     let forward = Forward::new(task, &gaps, &mut scratch)?;
     let kept = match after_loss {
         AfterLoss::Dropped => &[][..],
-        AfterLoss::Kept => follow_losses(sequence, &gaps, &mut scratch)?,
+        AfterLoss::Kept | AfterLoss::OnlyKept => follow_losses(sequence, &gaps, &mut scratch)?,
     };
     for division in forward.divisions().filter(is_wanted) {
         let mut scratch = scratch.reborrow();
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
         let cuts = forward.cuts(division, &mut scratch)?;
+        let mut keeps_any = false;
         let mut make = |staying: &Staying| -> Result<Outcome, OutOfScratch> {
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
             let both = (&mut values, &mut dropped);
-            drop_between(task, memory, &gaps, both, (staying, kept), forward.peak, cuts);
+            keeps_any =
+                drop_between(task, memory, &gaps, both, (staying, kept), forward.peak, cuts);
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -214,7 +219,8 @@ pub(super) fn each_wanted(
                 Outcome::Lost(_) | Outcome::TooLong => break 0,
             }
         };
-        if len > sequence.len() {
+        let is_left_out = after_loss == AfterLoss::OnlyKept && !keeps_any;
+        if len > sequence.len() && !is_left_out {
             let order = launches[..len].iter().copied();
             let repeated = sequence.in_order(order, &mut scratch)?;
             visit(&repeated, division, &mut scratch)?;
@@ -245,7 +251,7 @@ fn follow_losses<'s>(
 }
 
 /// Drops the values that wait across the peak and cross no cut, and holds the values that cross a
-/// cut for repeats.
+/// cut for repeats. Returns whether a value that `kept` marks would be dropped otherwise.
 fn drop_between(
     task: &Task<'_>,
     memory: &Memory<'_>,
@@ -254,13 +260,14 @@ fn drop_between(
     (staying, kept): (&Staying, &[u8]),
     peak: usize,
     cuts: &[u32],
-) {
+) -> bool {
     let sequence = task.sequence;
     let is_cut = |from: LaunchId, to: usize| {
         let next = cuts.partition_point(|&cut| cut <= from.0);
         cuts.get(next).is_some_and(|&cut| cut as usize <= to)
     };
-    let Some(end) = sequence.launches().next_back() else { return };
+    let Some(end) = sequence.launches().next_back() else { return false };
+    let mut keeps_any = false;
     for TemporaryGap { slot, from, to } in gaps_of_temporaries(task, gaps) {
         let value = gaps.version(slot);
         let (maker, before) = (gaps.launch(value as usize), gaps.launch(slot));
@@ -272,12 +279,17 @@ fn drop_between(
         // it were made again at the end of the forward pass, all updates would wait until then.
         let is_given =
             sequence.reads(maker).is_empty() && memory.in_arena(sequence.operands()[slot]);
-        let is_kept = is_given || staying.contains(&value) || kept.get(maker.index()) == Some(&1);
+        let stays = is_given || staying.contains(&value) || is_cut(maker, before.index());
         let can_run_again = values.can_run_again(sequence, gaps, maker, LaunchId(to as u32));
-        if waits && !is_kept && !is_cut(maker, before.index()) && can_run_again {
-            dropped.drop_after(slot);
+        if waits && !stays && can_run_again {
+            if kept.get(maker.index()) == Some(&1) {
+                keeps_any = true;
+            } else {
+                dropped.drop_after(slot);
+            }
         }
     }
+    keeps_any
 }
 
 /// Moves the temporaries that wait for their next use while a launch runs.

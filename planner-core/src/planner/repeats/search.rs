@@ -15,7 +15,7 @@ use crate::planner::order::{self, Join};
 use crate::planner::request::{Output, Task};
 use crate::scratch::{Limits, Scratch, larger, words};
 use crate::sequence::Sequence;
-use core::iter;
+use core::{iter, ptr};
 
 /// The most ways to join ops: with copies first, three sizes of sets, and two for each power of two
 /// that is a number of micro-batches.
@@ -63,10 +63,10 @@ pub(in crate::planner) struct Best<'s> {
     /// The same with sequences that were judged [by spread lists](Incumbent::by_spread); `None` if it
     /// is the same sequence.
     pub(in crate::planner) spread: Option<Found<'s>>,
-    /// If micro-batches read states together, the best sequence from segments that
-    /// [keep](AfterLoss::Kept) what follows a loss.
+    /// If micro-batches read states together, the best sequence from segments in any order, whether they
+    /// [keep](AfterLoss::Kept) what follows a loss or not; `None` if it is the same sequence.
     pub(in crate::planner) kept: Option<Found<'s>>,
-    /// The best sequence from the given segments.
+    /// The best sequence from the given segments; `None` if it is the same sequence as another.
     pub(in crate::planner) segments: Option<Found<'s>>,
     /// The least host memory that a tried sequence lacks: 0 if a sequence has a plan, `u64::MAX` if the
     /// search knows of no such sequence.
@@ -105,13 +105,23 @@ pub(in crate::planner) fn best<'s>(
         extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
     let (lacks_bytes, _) = once.rank().min(spread.rank()).min(kept.rank()).min(segmented.rank());
-    let is_other = spread.launches().ne(once.launches());
+    let mut unlike = |list: &Incumbent<'_>, task: &Task<'s>, others: &[&Incumbent<'_>]| match others
+        .iter()
+        .any(|other| other.launches().eq(list.launches()))
+    {
+        true => Ok(None),
+        false => list.sequence(task, scratch),
+    };
     Ok(Best {
         lacks_bytes,
-        once: once.sequence(&task, scratch)?,
-        spread: if is_other { spread.sequence(&task, scratch)? } else { None },
-        kept: kept.sequence(&task, scratch)?,
-        segments: segmented.sequence(&segments.map_or(task, |from| from.task), scratch)?,
+        once: unlike(&once, &task, &[])?,
+        spread: unlike(&spread, &task, &[&once])?,
+        kept: unlike(&kept, &task, &[&once, &spread])?,
+        segments: unlike(
+            &segmented,
+            &segments.map_or(task, |from| from.task),
+            &[&once, &spread, &kept],
+        )?,
     })
 }
 
@@ -121,7 +131,7 @@ struct InOrder<'l> {
     join: Option<Join>,
     /// The best list.
     once: Incumbent<'l>,
-    /// The best list from segments that keep what follows a loss.
+    /// The best list from segments, if micro-batches read states together in this order.
     kept: Incumbent<'l>,
 }
 
@@ -139,11 +149,6 @@ impl<'l> InOrder<'l> {
             Ok(Self { join, once, kept })
         };
         iter::once(None).chain(joins).map(new).collect()
-    }
-
-    /// The best list of each kind of segments.
-    fn by_segments(&mut self) -> [(AfterLoss, &mut Incumbent<'l>); 2] {
-        [(AfterLoss::Dropped, &mut self.once), (AfterLoss::Kept, &mut self.kept)]
     }
 
     /// Keeps the lists of the same order that are better.
@@ -216,7 +221,8 @@ fn extend_all(
     )?;
     own.iter_mut().zip(&helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
     let orders = (&mut own, &mut helpers);
-    extend_segments(ranked, orders, lists, output, helper.as_mut(), &mut scratch)?;
+    let given = segments.map(|from| from.task.sequence);
+    extend_segments((ranked, given), orders, lists, output, helper.as_mut(), &mut scratch)?;
     if let Some(by_load) = by_load {
         once.keep_if_better(by_load.judged, by_load.launches());
     }
@@ -239,9 +245,10 @@ fn keep_best(orders: &InOrders<'_>, reads_together: bool, [once, kept]: [&mut In
 }
 
 /// Adds repeats to the segments of each order that only this search tries. Such an order joins ops, or reads
-/// states together. The best lists of both threads go to the first one's orders.
+/// states together. The segments of the `given` order have been tried. The best lists of both threads go to
+/// the first one's orders.
 fn extend_segments(
-    Ranked { task, reads_together, .. }: &Ranked<'_>,
+    (Ranked { task, reads_together, .. }, given): (&Ranked<'_>, Option<&Sequence<'_>>),
     (own, helpers): (&mut InOrders<'_>, &mut InOrders<'_>),
     lists: usize,
     output: &mut Output<'_>,
@@ -250,24 +257,32 @@ fn extend_segments(
 ) -> Result<(), PlanningError> {
     let extended_ns: heapless::Vec<_, MOST_ORDERS> =
         own.iter().map(|order| order.once.period_ns()).collect();
+    let is_given = given.is_some_and(|given| ptr::eq(given, task.sequence));
     let jobs = Jobs::new();
     let extend_each =
         |orders: &mut InOrders<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-            let each = orders.iter_mut().zip(&extended_ns).flat_map(|(order, than_ns)| {
-                let join = order.join;
-                order.by_segments().map(|(after_loss, best)| (join, than_ns, after_loss, best))
-            });
-            jobs.of(each).try_for_each(|(_, (join, than_ns, after_loss, best))| {
-                let may_help = match join {
-                    None => *reads_together,
-                    Some(Join::ByStates { .. }) => true,
-                    // A single micro-batch has no second loss.
-                    Some(_) => after_loss == AfterLoss::Dropped,
+            jobs.of(orders.iter_mut().zip(&extended_ns)).try_for_each(|(_, (order, than_ns))| {
+                let Some(than_ns) = *than_ns else { return Ok(()) };
+                let InOrder { join, once, kept } = order;
+                // A single micro-batch has no second loss.
+                let (is_tried, has_losses) = match join {
+                    None => (is_given || !reads_together, *reads_together),
+                    Some(Join::ByStates { .. }) => (false, true),
+                    Some(_) => (false, false),
                 };
-                let Some(than_ns) = than_ns.filter(|_| may_help) else { return Ok(()) };
-                in_order(task, join, scratch, |task, scratch| {
-                    let from = (after_loss, than_ns);
-                    extend_own_segments(task, from, best, lists, output, scratch)
+                in_order(task, *join, scratch, |task, scratch| {
+                    let of = |after_loss| (after_loss, than_ns);
+                    if !is_tried {
+                        let mut bests = heapless::Vec::<_, 2>::from_array([&mut *once]);
+                        bests.extend(has_losses.then_some(&mut *kept));
+                        let from = of(AfterLoss::Dropped);
+                        extend_own_segments(task, from, &mut bests, lists, output, scratch)?;
+                    }
+                    if has_losses {
+                        let from = of(AfterLoss::OnlyKept);
+                        extend_own_segments(task, from, &mut [kept], lists, output, scratch)?;
+                    }
+                    Ok(())
                 })
             })
         };

@@ -4,6 +4,7 @@
 use super::judged::Rank;
 use super::rounds::{self, Incumbent, extend, judge};
 use crate::graph::OpId;
+use crate::planner::best_plan::shorter;
 use crate::planner::checkpoint::{self, AfterLoss, Division};
 use crate::planner::error::PlanningError;
 use crate::planner::memory;
@@ -22,6 +23,10 @@ const NEAR_SEGMENTS: u64 = 32;
 /// The same for segments of whole layers: their first list may be longer than the best list by a
 /// tenth.
 const NEAR_LAYERS: u64 = 8;
+
+/// Segments are not tried if their launches take longer than the best list less this fraction: at best, their
+/// plan gains less. A balance: each takes time, and no plan of 60 random works was longer without them.
+const LEAST_GAIN: u64 = 128;
 
 /// If the plan of segments is longer than the best one, that search gets one list in this many.
 const SHARE_OF_SEGMENTS: usize = 4;
@@ -94,11 +99,11 @@ pub(super) fn extend_near(
 }
 
 /// Adds repeats to the segments of an order that only this search tries, if their plan is near enough to
-/// the best one in that order, which takes `than_ns`.
+/// the best one in that order, which takes `than_ns`. Each incumbent keeps the best list.
 pub(super) fn extend_own_segments(
     task: &Task<'_>,
     (after_loss, than_ns): (AfterLoss, u64),
-    incumbent: &mut Incumbent<'_>,
+    incumbents: &mut [&mut Incumbent<'_>],
     lists: usize,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
@@ -109,7 +114,9 @@ pub(super) fn extend_own_segments(
     if start_segments(&from, than_ns, &mut segmented, lists, output, &mut scratch)? {
         extend_near(task, than_ns, &mut segmented, lists, output, &mut scratch)?;
     }
-    incumbent.keep_if_better(segmented.judged, segmented.launches());
+    for incumbent in incumbents {
+        incumbent.keep_if_better(segmented.judged, segmented.launches());
+    }
     Ok(())
 }
 
@@ -174,7 +181,7 @@ fn try_segments(
     })
 }
 
-/// Judges launches in segments if their launches take less time than the best list, or than
+/// Judges launches in segments if their plan may be [shorter enough](LEAST_GAIN) than the best list, or than
 /// `than_ns` if there is none. Keeps them if their plan is better.
 fn try_segmented(
     task: &Task<'_>,
@@ -186,7 +193,7 @@ fn try_segmented(
 ) -> Result<(), PlanningError> {
     let sequence = task.sequence;
     let least_ns = incumbent.period_ns().unwrap_or(than_ns);
-    if sequence.launches_ns() >= least_ns {
+    if sequence.launches_ns() >= shorter(least_ns, LEAST_GAIN) {
         return Ok(());
     }
     // There are few of them, so each is judged by several lists if the first one is near.
