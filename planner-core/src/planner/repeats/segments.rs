@@ -133,7 +133,7 @@ pub(super) fn rank_of_layers(
     let wanted = (AfterLoss::Kept, |division: &Division| matches!(division, Division::Batches));
     checkpoint::each_wanted(task, &memory, wanted, &mut scratch, |sequence, division, scratch| {
         let task = Task { sequence, ..*task };
-        try_segmented(&task, division, u64::MAX, &mut incumbent, output, scratch)
+        try_segmented(&task, division, u64::MAX, &mut incumbent, output, scratch).map(drop)
     })?;
     Ok(incumbent.rank())
 }
@@ -166,23 +166,23 @@ fn try_segments(
     let memory = checkpoint::memory(task, output.arena, &mut scratch)?;
     checkpoint::each(task, &memory, after_loss, &mut scratch, |sequence, division, scratch| {
         let task = Task { sequence, ..*task };
-        try_segmented(&task, division, than_ns, incumbent, output, scratch)?;
-        if order == Order::Given {
+        let is_near = try_segmented(&task, division, than_ns, incumbent, output, scratch)?;
+        // Another order of the copies gains less than the distance of segments that are not near.
+        if order == Order::Given || !is_near {
             return Ok(());
         }
         let mut scratch = scratch.reborrow();
-        match order::arrange_launches(sequence, Join::CopiesFirst, &mut scratch)? {
-            Some(sequence) => {
-                let task = Task { sequence: &sequence, ..task };
-                try_segmented(&task, division, than_ns, incumbent, output, &mut scratch)
-            }
-            None => Ok(()),
+        let arranged = order::arrange_launches(sequence, Join::CopiesFirst, &mut scratch)?;
+        if let Some(sequence) = &arranged {
+            let task = Task { sequence, ..task };
+            try_segmented(&task, division, than_ns, incumbent, output, &mut scratch)?;
         }
+        Ok(())
     })
 }
 
 /// Judges launches in segments if their plan may be [shorter enough](LEAST_GAIN) than the best list, or than
-/// `than_ns` if there is none. Keeps them if their plan is better.
+/// `than_ns` if there is none. Keeps them if their plan is better. Returns whether it is near that period.
 fn try_segmented(
     task: &Task<'_>,
     division: Division,
@@ -190,11 +190,11 @@ fn try_segmented(
     incumbent: &mut Incumbent<'_>,
     output: &mut Output<'_>,
     scratch: &mut Scratch<'_>,
-) -> Result<(), PlanningError> {
+) -> Result<bool, PlanningError> {
     let sequence = task.sequence;
     let least_ns = incumbent.period_ns().unwrap_or(than_ns);
     if sequence.launches_ns() >= shorter(least_ns, LEAST_GAIN) {
-        return Ok(());
+        return Ok(false);
     }
     // There are few of them, so each is judged by several lists if the first one is near.
     let near_ns = least_ns.saturating_add(match division {
@@ -206,5 +206,6 @@ fn try_segmented(
     if judged.cost.is_none_or(|(found_ns, _)| found_ns < least_ns) {
         incumbent.keep_if_better(judged, sequence.launches().map(|launch| sequence.op(launch)));
     }
-    Ok(())
+    let found_ns = judged.cost.map_or(u64::MAX, |(found_ns, _)| found_ns);
+    Ok(found_ns <= near_segments_ns(least_ns))
 }
