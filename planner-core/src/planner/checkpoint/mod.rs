@@ -511,6 +511,19 @@ mod tests {
         };
         assert_eq!([AfterLoss::Dropped, AfterLoss::Kept].map(|after| most(after, LOSS)), [2, 1]);
         assert_eq!(most(AfterLoss::Kept, LOSS - BATCHES), 2, "its layer is computed again");
+        let all = |tensors: &[Tensor], after_loss| {
+            let mut found = heapless::Vec::<[usize; LOSS + 1], 16>::new();
+            ops.each_count_after_loss(tensors, after_loss, |_, launches| {
+                found.push(launches).unwrap();
+            });
+            found
+        };
+        let [kept, only_kept] = [AfterLoss::Kept, AfterLoss::OnlyKept].map(|of| all(&tensors, of));
+        assert_eq!(kept, only_kept, "each division would drop a loss");
+        let is_loss = |tensor: &&mut Tensor| tensor.kind == Kind::Output;
+        tensors.iter_mut().filter(is_loss).for_each(|tensor| tensor.kind = Kind::Temporary);
+        let [kept, only_kept] = [AfterLoss::Kept, AfterLoss::OnlyKept].map(|of| all(&tensors, of));
+        assert!(!kept.is_empty() && only_kept.is_empty(), "there is no loss");
     }
 
     #[test]
