@@ -349,6 +349,8 @@ class _Ops:
         for k, view in enumerate(update.rates):
             self._take_after(token, f"lr.{k}", view, lambda i, k=k: i.rates[k])
         for k, view in update.parameters.items():
+            if view.tensor is None:  # it has no elements
+                continue
             self._take_after(token, f"take {k} again", view, lambda i, k=k: i.update[k][0])
             self._take_after(token, f"take gradient.{k}", update.gradients[k], lambda i, k=k: i.update[k][1])
             op = self._copy(f"parameter.{k}", view, lambda i, k=k: i.update[k][0])

@@ -1,8 +1,9 @@
-"""A training program is run twice: by eager PyTorch, and captured within a budget.
+"""A training program is run twice: by eager PyTorch, and within a budget.
 
 A program is a function of a side. What it trains by `side.capture(...)` runs eagerly on one side
-and within a plan on the other; everything else is the same Python. The sides' losses, models,
-optimizers, generators and whatever the program shows by `side.show` must have the same bits.
+and within a plan on the other, which is captured or made by the usual loop; everything else is the same
+Python. The sides' losses, models, optimizers, generators and whatever the program shows by `side.show`
+must have the same bits.
 """
 
 import contextlib
@@ -24,6 +25,13 @@ import spillway.torch
 STEPS = 5
 LINE = r"(train_\w+|parts|sides)\.py:\d+"  # the call of `capture` is in this file
 ROOMY, TIGHT = "64MiB", "min"  # with the first, all is in memory at once
+LOOP_REFUSES = (  # why the usual loop cannot run what can be captured
+    "no graph of torch.compile",  # it leaves the code out
+    "create_graph=True",
+    "was written between forward and backward",
+    "have torch.compile leave out the function",
+    "is a tensor, but a number was captured",
+)
 
 
 @dataclass
@@ -168,6 +176,25 @@ class _PlannedStep:
         return getattr(self._train, name)
 
 
+class Looped(Side):
+    """Trains by the usual loop, with a model that a backend of torch.compile compiles."""
+
+    is_planned = False
+
+    def __init__(self, backend):
+        super().__init__()
+        self._backend = backend
+
+    def _training(self, model, loss_fn, optimizer, example, settings):
+        if self._backend == "spillway":
+            options = dict(budget=TIGHT, machine=MACHINE, settings=dict(effort=1))
+            model.compile(backend="spillway", options=options)
+            spillway.torch.optimizer(optimizer)
+        else:
+            model.compile(backend=self._backend)
+        return _EagerStep(self, model, loss_fn, optimizer)
+
+
 def loss_of(returned):
     return returned["loss"] if isinstance(returned, dict) else returned
 
@@ -181,18 +208,18 @@ class Outcome:
     trace: str = ""
 
 
-def outcome(program, budget):
-    """Runs both sides of a program."""
+def outcome(program, side):
+    """Runs a program in eager mode and on a side."""
     expected = run(program, Eager())
     with ignored_output():
         try:
-            found = run(program, Planned(budget))
+            found = run(program, side)
         except spillway.Error as error:
             return Outcome("refused", str(error), traceback.format_exc())
         except Exception as error:
             text = f"{type(error).__module__}.{type(error).__name__}: {error}"
             return Outcome("crashed", text, traceback.format_exc())
-    differing = [n for n in {**expected, **found} if not is_same(expected, found, n)]
+    differing = differences(expected, found)
     return Outcome("different", ", ".join(differing)) if differing else Outcome("same")
 
 
@@ -201,6 +228,7 @@ def run(program, side):
     random.seed(program.seed)
     numpy.random.seed(program.seed)
     torch.manual_seed(program.seed)
+    torch._dynamo.reset()
     with ignored_output(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program.run(side)
@@ -208,8 +236,8 @@ def run(program, side):
 
 
 def check(program, budget):
-    """Raises `AssertionError` if a program ends otherwise than it should."""
-    found = outcome(program, budget)
+    """Raises `AssertionError` if a captured program ends otherwise than it should."""
+    found = outcome(program, Planned(budget))
     details = f"{found.kind}: {found.text}\n{found.trace}"
     if not program.words:
         assert found.kind == "same", details
@@ -218,6 +246,27 @@ def check(program, budget):
     assert all(word in found.text for word in program.words), details
     if program.names_line:
         assert re.search(LINE, found.text), details
+
+
+def check_loop(program):
+    """Raises `AssertionError` if the usual loop has other bits than eager mode and than PyTorch's own backend, or if a
+    program that can be captured is refused for a reason that is not known. A program that reads the clock has other
+    bits each time."""
+    found = outcome(program, Looped("spillway"))
+    details = f"{found.kind}: {found.text}\n{found.trace}"
+    if found.kind == "different":
+        looped, again = run(program, Looped("spillway")), run(program, Looped("spillway"))
+        by_pytorch = run(program, Looped("aot_eager"))
+        assert differences(looped, again) or not differences(by_pytorch, looped), details
+    elif found.kind == "refused":
+        assert program.words or any(reason in found.text for reason in LOOP_REFUSES), details
+    else:
+        assert found.kind == "same", details
+
+
+def differences(expected, found):
+    """Returns the names of the results that differ."""
+    return [n for n in {**expected, **found} if not is_same(expected, found, n)]
 
 
 def is_same(expected, found, name):
@@ -252,6 +301,8 @@ def attributes(model):
     found = {}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
+            if name == "_compiled_call_impl":
+                continue
             is_made_anew = {f"{name}_orig", f"{name}_v"} & {*module._parameters}
             if is_made_anew or name.startswith("_"):
                 value = isinstance(value, FakeTensor)

@@ -23,6 +23,12 @@ def test_a_program_gives_the_same_bits_or_is_refused(program, budget):
     sides.check(program, budget)
 
 
+@pytest.mark.parametrize("program", list(cases()))
+def test_the_usual_loop_gives_the_same_bits_or_is_refused(program):
+    print(f"seed {program.seed}")
+    sides.check_loop(program)
+
+
 def test_there_are_sixty_programs():
     assert len(sides.PROGRAMS) >= 60
     assert len({program.name for program in sides.PROGRAMS}) == len(sides.PROGRAMS)
