@@ -219,6 +219,7 @@ def _joined_class(cls):
         def state(self, state):
             self.__dict__["state"] = state
 
+        @torch.compiler.disable  # a function that is compiled may call it
         @Optimizer.profile_hook_step
         def step(self, closure=None):
             """Performs a single optimization step. Returns what the closure does, if there is one."""

@@ -86,6 +86,7 @@ class Compiled(Generic[Batch, Result]):
         self._evaluations.append(captures)
         return partial(self._call, captures)
 
+    @torch.compiler.disable  # a function that is compiled may call it
     def _call(self, captures, batch):
         if self._lost is not None:
             raise LostError(self._lost)

@@ -253,7 +253,9 @@ class _Run(torch.autograd.Function):
         ctx.mark_non_differentiable(*(r for r in fixed if r is not None))
         return tuple(results)
 
+    # A function that is compiled may call backward(), and Dynamo would compile what runs there.
     @staticmethod
+    @torch.compiler.disable
     def backward(ctx, *gradients):
         if torch.is_grad_enabled():
             raise CaptureError(

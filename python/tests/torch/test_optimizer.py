@@ -158,6 +158,23 @@ def test_models(name, budget, plans, updates):  # noqa: F811
     assert updates == dict(all=STEPS, joined=STEPS)
 
 
+@pytest.mark.parametrize("name", ["fused", "momentum"])
+def test_a_function_that_torch_compile_compiles_may_run_the_whole_step(name):
+    """Dynamo would compile the backend's own Python code, too."""
+    pair = Pair(make_optimizer=OPTIMIZERS[name])
+
+    def use(called, model, optimizer):
+        def train(x):
+            squares(model(x[:4])).backward()
+            return step(model, optimizer, x)
+
+        train = train if model is pair.eager else compiled(train)
+        return torch.stack([train(rows()).detach() for _ in range(4)])
+
+    pair.both(use)
+    pair.check()
+
+
 @pytest.fixture
 def captured():
     """The step that is captured of a perceptron and its optimizer."""
