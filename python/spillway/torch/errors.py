@@ -109,7 +109,11 @@ def advice():
     frame = sys._getframe(1)
     while frame is not None:
         if id(frame.f_code) in _LINES:
-            return ": have torch.compile leave out the function that needs it (`torch.compiler.disable`)"
+            return (
+                ": if it is a number of Python that has changed, such as `dropout.p`, set"
+                " torch._dynamo.config.specialize_float = True; otherwise, have torch.compile leave out the function"
+                " that needs it (`torch.compiler.disable`)"
+            )
         for start, text in _ADVICE.items():
             if frame.f_code.co_filename.startswith(start):
                 return f": {text}"

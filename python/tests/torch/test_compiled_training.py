@@ -540,6 +540,23 @@ def test_what_is_refused(function, message):
         planned(rows())
 
 
+@pytest.mark.parametrize("specializes", [False, True])
+def test_a_number_of_python_that_changes_names_the_setting_that_it_needs(specializes):
+    eager, model, planned = twins(perceptron)
+    x = rows()
+    with torch._dynamo.config.patch(specialize_float=specializes):
+        for rate in (0.1, 0.4, 0.2):
+            eager[2].p = model[2].p = rate
+            if rate != 0.1 and not specializes:
+                with pytest.raises(CaptureError, match=r"specialize_float = True.*torch.compiler.disable"):
+                    planned(x)
+                continue
+            for called in (eager, planned):
+                torch.manual_seed(1)
+                squares(called(x)).backward()
+            same_gradients(model, eager)
+
+
 def test_gradients_of_gradients_are_refused():
     _, model, planned = twins(perceptron)
     loss = squares(planned(rows()))
