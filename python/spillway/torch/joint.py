@@ -69,6 +69,10 @@ class Passes:
             found.append(f"{len(step.operations)} ops")
             return step
 
+    def has_own(self, values):
+        """Returns whether any value stands for a parameter or a buffer, among values or None for all inputs."""
+        return any(values[k] is not None for k in self._own)
+
     def refuse_overlaps(self, inputs, written):
         """Refuses two inputs that share memory if one is at the `written` positions."""
         refuse_overlaps(inputs, written, self._names, self._own)
@@ -211,6 +215,17 @@ class Joint(Step):
     @property
     def optimizers(self):
         return () if self.optimizer is None else (self.optimizer,)
+
+    def graph_for(self, host=None):
+        """Does the same as `Step.graph_for`. A graph without parameters has nothing to run on the host."""
+        if host == "optimizer" and self.optimizer is None:
+            if self.source.has_own(self._handed["gradients"]):
+                raise CaptureError(
+                    "no optimizer has joined that could run on the host: give the optimizer of the model to"
+                    " spillway.torch.optimizer before the first call"
+                )
+            host = None
+        return super().graph_for(host)
 
     def has_current_states(self):
         """Returns whether the optimizer has the states that the update was captured with."""

@@ -214,6 +214,27 @@ def test_the_optimizer_may_run_on_the_host(plans):  # noqa: F811
         pair.both(lambda called, *_: called(x))
 
 
+def test_a_graph_without_parameters_has_nothing_to_run_on_the_host():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+        def forward(self, x):
+            y = self.first(x)
+            torch._dynamo.graph_break()
+            y = nn.functional.gelu(y) * 2
+            torch._dynamo.graph_break()
+            return self.second(y)
+
+    pair = Pair(Parts, host="optimizer")
+    pair.train(rows(), 3)
+    pair.check()
+    without = compiled(perceptron(), host="optimizer")
+    with pytest.raises(CaptureError, match="no optimizer has joined.*spillway.torch.optimizer before the first call"):
+        without(rows())
+
+
 class Shift(nn.Module):
     """Its backward pass has no ops: the gradient of its result is that of its parameter."""
 
