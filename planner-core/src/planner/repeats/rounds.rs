@@ -127,6 +127,19 @@ impl<'l> Incumbent<'l> {
         Ok(Some((task.sequence.in_order(self.launches(), scratch)?, period_ns)))
     }
 
+    /// Does the same; `None` if one of the other lists is the same one.
+    pub(super) fn other_sequence<'s>(
+        &self,
+        others: &[&Self],
+        task: &Task<'s>,
+        scratch: &mut Scratch<'s>,
+    ) -> Result<Option<Found<'s>>, PlanningError> {
+        match others.iter().any(|other| other.launches().eq(self.launches())) {
+            true => Ok(None),
+            false => self.sequence(task, scratch),
+        }
+    }
+
     /// The rank of the list; a better list has a smaller rank.
     pub(super) fn rank(&self) -> Rank {
         self.judged.rank()

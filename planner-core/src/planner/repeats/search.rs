@@ -105,23 +105,13 @@ pub(in crate::planner) fn best<'s>(
         extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
     }
     let (lacks_bytes, _) = once.rank().min(spread.rank()).min(kept.rank()).min(segmented.rank());
-    let mut unlike = |list: &Incumbent<'_>, task: &Task<'s>, others: &[&Incumbent<'_>]| match others
-        .iter()
-        .any(|other| other.launches().eq(list.launches()))
-    {
-        true => Ok(None),
-        false => list.sequence(task, scratch),
-    };
+    let of_segments = segments.map_or(task, |from| from.task);
     Ok(Best {
         lacks_bytes,
-        once: unlike(&once, &task, &[])?,
-        spread: unlike(&spread, &task, &[&once])?,
-        kept: unlike(&kept, &task, &[&once, &spread])?,
-        segments: unlike(
-            &segmented,
-            &segments.map_or(task, |from| from.task),
-            &[&once, &spread, &kept],
-        )?,
+        once: once.sequence(&task, scratch)?,
+        spread: spread.other_sequence(&[&once], &task, scratch)?,
+        kept: kept.other_sequence(&[&once, &spread], &task, scratch)?,
+        segments: segmented.other_sequence(&[&once, &spread, &kept], &of_segments, scratch)?,
     })
 }
 
