@@ -70,7 +70,7 @@ class Passes:
             return step
 
     def has_own(self, values):
-        """Returns whether any value stands for a parameter or a buffer, among values or None for all inputs."""
+        """Returns whether a parameter or a buffer has a value, given a value or None for each input."""
         return any(values[k] is not None for k in self._own)
 
     def refuse_overlaps(self, inputs, written):

@@ -91,7 +91,7 @@ class Compiled(Generic[Batch, Result]):
         if self._lost is not None:
             raise LostError(self._lost)
         with self._processes.together() as said:
-            self._follow(captures)
+            self._follow(captures)  # first, since what the optimizer counts is compared with present captures
             shapes = captures.shapes_of(batch)
             goes_on = self._session is not None and captures.plans.get(shapes) is self._running
             said.append(f"{self._what(captures)} shapes {shapes}{'' if goes_on else ' anew'}")
