@@ -230,9 +230,6 @@ def test_a_graph_without_parameters_has_nothing_to_run_on_the_host():
     pair = Pair(Parts, host="optimizer")
     pair.train(rows(), 3)
     pair.check()
-    without = compiled(perceptron(), host="optimizer")
-    with pytest.raises(CaptureError, match="no optimizer has joined.*spillway.torch.optimizer before the first call"):
-        without(rows())
 
 
 class Shift(nn.Module):
