@@ -384,8 +384,6 @@ class _Ops:
     def _take_after(self, token, name, view, outside):
         """Adds the op that copies a tensor of the caller, just before its first use, once there is a
         token."""
-        if view.tensor is None:
-            return
         op = self._copy(name, view, outside, into=True)
         op.reads, op.repeatable = [token], True
         self._place(max(self._end, min(self._uses[view.tensor], default=0) - 0.25), op)

@@ -198,14 +198,16 @@ pub(super) fn each_wanted(
         let launches = scratch.take(most, OpId(0))?;
         let positions = scratch.take(sequence.len(), 0u32)?;
         let cuts = forward.cuts(division, &mut scratch)?;
-        let mut keeps_any = false;
         let mut make = |staying: &Staying| -> Result<Outcome, OutOfScratch> {
             let mut scratch = scratch.reborrow();
             let mut values = Values::new(sequence, &gaps, &mut scratch)?;
             let mut dropped = Dropped::new(gaps.len(), &mut scratch)?;
             let both = (&mut values, &mut dropped);
-            keeps_any =
+            let keeps_any =
                 drop_between(task, memory, &gaps, both, (staying, kept), forward.peak, cuts);
+            if after_loss == AfterLoss::OnlyKept && !keeps_any {
+                return Ok(Outcome::Written(0));
+            }
             let lists = Unrolled { launches: &mut *launches, positions: &mut *positions };
             repeats::unroll(sequence, &gaps, memory, &values, &dropped, lists, &mut scratch)
         };
@@ -219,8 +221,7 @@ pub(super) fn each_wanted(
                 Outcome::Lost(_) | Outcome::TooLong => break 0,
             }
         };
-        let is_left_out = after_loss == AfterLoss::OnlyKept && !keeps_any;
-        if len > sequence.len() && !is_left_out {
+        if len > sequence.len() {
             let order = launches[..len].iter().copied();
             let repeated = sequence.in_order(order, &mut scratch)?;
             visit(&repeated, division, &mut scratch)?;

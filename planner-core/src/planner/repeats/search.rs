@@ -261,15 +261,14 @@ fn extend_segments(
                     Some(_) => (false, false),
                 };
                 in_order(task, *join, scratch, |task, scratch| {
-                    let of = |after_loss| (after_loss, than_ns);
                     if !is_tried {
                         let mut bests = heapless::Vec::<_, 2>::from_array([&mut *once]);
                         bests.extend(has_losses.then_some(&mut *kept));
-                        let from = of(AfterLoss::Dropped);
+                        let from = (AfterLoss::Dropped, than_ns);
                         extend_own_segments(task, from, &mut bests, lists, output, scratch)?;
                     }
                     if has_losses {
-                        let from = of(AfterLoss::OnlyKept);
+                        let from = (AfterLoss::OnlyKept, than_ns);
                         extend_own_segments(task, from, &mut [kept], lists, output, scratch)?;
                     }
                     Ok(())

@@ -183,6 +183,7 @@ class Looped(Side):
 
     def __init__(self, backend):
         super().__init__()
+        torch._dynamo.reset()  # what other programs have compiled
         self._backend = backend
 
     def _training(self, model, loss_fn, optimizer, example, settings):
@@ -207,6 +208,10 @@ class Outcome:
     text: str = ""
     trace: str = ""
 
+    @property
+    def details(self):
+        return f"{self.kind}: {self.text}\n{self.trace}"
+
 
 def outcome(program, side):
     """Runs a program in eager mode and on a side."""
@@ -228,7 +233,6 @@ def run(program, side):
     random.seed(program.seed)
     numpy.random.seed(program.seed)
     torch.manual_seed(program.seed)
-    torch._dynamo.reset()
     with ignored_output(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program.run(side)
@@ -238,14 +242,13 @@ def run(program, side):
 def check(program, budget):
     """Raises `AssertionError` if a captured program ends otherwise than it should."""
     found = outcome(program, Planned(budget))
-    details = f"{found.kind}: {found.text}\n{found.trace}"
     if not program.words:
-        assert found.kind == "same", details
+        assert found.kind == "same", found.details
         return
-    assert found.kind == "refused", details
-    assert all(word in found.text for word in program.words), details
+    assert found.kind == "refused", found.details
+    assert all(word in found.text for word in program.words), found.details
     if program.names_line:
-        assert re.search(LINE, found.text), details
+        assert re.search(LINE, found.text), found.details
 
 
 def check_loop(program):
@@ -253,15 +256,14 @@ def check_loop(program):
     program that can be captured is refused for a reason that is not known. A program that reads the clock has other
     bits each time."""
     found = outcome(program, Looped("spillway"))
-    details = f"{found.kind}: {found.text}\n{found.trace}"
     if found.kind == "different":
         changes = differences(run(program, Eager()), run(program, Eager()))
         looped, by_pytorch = run(program, Looped("spillway")), run(program, Looped("aot_eager"))
-        assert changes or not differences(by_pytorch, looped), details
+        assert changes or not differences(by_pytorch, looped), found.details
     elif found.kind == "refused":
-        assert program.words or any(reason in found.text for reason in LOOP_REFUSES), details
+        assert program.words or any(reason in found.text for reason in LOOP_REFUSES), found.details
     else:
-        assert found.kind == "same", details
+        assert found.kind == "same", found.details
 
 
 def differences(expected, found):
