@@ -117,9 +117,8 @@ impl Buffers {
     }
 }
 
-/// Runs two functions at the same time. If the process can start no thread, the planner calls the second one
-/// itself.
-fn run_both(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
+/// Runs two functions at the same time; only the first one if the process can start no thread.
+pub(crate) fn run_both(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
     thread::scope(|scope| {
         let started = thread::Builder::new().spawn_scoped(scope, other);
         one();
@@ -127,7 +126,7 @@ fn run_both(one: &mut (dyn FnMut() + Send), other: &mut (dyn FnMut() + Send)) {
     });
 }
 
-fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 

@@ -124,7 +124,7 @@ fn search(
     let mut relaxed = Relaxed::new(graph, machine, certificate.budget_bytes, &prices)?;
     let intervals = prices.intervals.len();
     let byte_ns = 1e9 / machine.h2d_bytes_per_s.max(1) as f64;
-    let sums = WORK / relaxed.work().max(1);
+    let sums = WORK / relaxed.work.max(1);
     let start = best_cut(&mut relaxed, intervals, byte_ns, sums / 2);
     let steps = (sums / 2).clamp(*STEPS.start(), *STEPS.end());
     // A byte that stays pays the price of memory at some of the marks.

@@ -16,3 +16,11 @@ pub(super) struct Point {
     /// Shares of the time of an interval: upload, download, launches.
     pub(super) shares: [f64; 3],
 }
+
+impl Point {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.memory += other.memory;
+        self.host += other.host;
+        self.shares.iter_mut().zip(other.shares).for_each(|(sum, share)| *sum += share);
+    }
+}

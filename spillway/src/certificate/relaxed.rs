@@ -3,6 +3,7 @@
 use super::point::{DOWNLOAD, LAUNCHES, MEMORY, Point, UPLOAD};
 use super::repeats::{Repeat, Restored};
 use crate::growth::buffer;
+use crate::planning::{processors, run_both};
 use planner_core::bounds::priced::{
     OnHost, PriceError, Prices, Visit, Visits, begun_by, priced_scratch_words,
 };
@@ -21,6 +22,15 @@ struct Group {
     bytes: f64,
 }
 
+impl Group {
+    /// The number of entries that the way of a byte has.
+    fn entries(&self, intervals: usize) -> usize {
+        let visits = self.visits.iter().map(|visit| (visit.last - visit.first + 1) as usize);
+        let last = self.visits.last().map_or(0, |last| last.last as usize - intervals);
+        visits.sum::<usize>() + last
+    }
+}
+
 /// The data of the sum besides the prices.
 pub(super) struct Relaxed {
     groups: Vec<Group>,
@@ -32,11 +42,26 @@ pub(super) struct Relaxed {
     host_bytes: f64,
     /// The upload and the download time, in ns per byte.
     link_ns: [f64; 2],
+    /// Every other group is of the first half, the others are of the second.
+    halves: [Half; 2],
+    /// The number of entries that one sum computes.
+    pub(super) work: usize,
+}
+
+/// The data of a sum over half of the groups.
+#[derive(Default)]
+struct Half {
+    /// The derivatives of its sum.
+    change: Vec<Point>,
     /// The step of the cheapest way to each position and visit.
     steps: Vec<Step>,
     /// For each write, the cheapest ways to restore what its repeat needs.
     restored: Vec<Restored>,
 }
+
+/// From this many entries on, a sum takes so long that a second thread is worth its start: a few hundred
+/// microseconds.
+const FOR_TWO: usize = 16_384;
 
 type Bytes = [f64; 4];
 const DEVICE: usize = 0;
@@ -118,26 +143,9 @@ impl Relaxed {
         }
         let launches = launches.into_iter().collect();
         let host_bytes = machine.host_bytes as f64;
-        Ok(Self {
-            groups,
-            launches,
-            spare,
-            host_bytes,
-            link_ns,
-            steps: Vec::new(),
-            restored: Vec::new(),
-        })
-    }
-
-    /// The number of entries that one sum computes.
-    pub(super) fn work(&self) -> usize {
-        let iteration = self.spare.len();
-        let entries = |group: &Group| {
-            let visits = group.visits.iter();
-            visits.map(|visit| (visit.last - visit.first + 1) as usize).sum::<usize>()
-                + group.visits.last().map_or(0, |last| last.last as usize - iteration)
-        };
-        self.groups.iter().map(entries).sum()
+        let work = groups.iter().map(|group| group.entries(intervals)).sum();
+        let halves = Default::default();
+        Ok(Self { groups, launches, spare, host_bytes, link_ns, halves, work })
     }
 
     /// Returns the sum in ns, and sets `change` to its derivatives by the prices.
@@ -158,14 +166,49 @@ impl Relaxed {
             sum_ns += time_ns * prices[at].shares[LAUNCHES];
             change[at].shares[LAUNCHES] += time_ns;
         }
-        let slot_ns = prices.iter().map(|price| price.host).sum();
-        for group in &self.groups {
-            let (link_ns, steps) = (self.link_ns, &mut self.steps);
-            let restored = &mut self.restored;
-            let mut walk = Walk { group, prices, link_ns, steps, restored };
-            sum_ns += group.bytes * walk.cheapest(slot_ns, change);
+        for (half_ns, half) in self.halves_ns(prices).into_iter().zip(&self.halves) {
+            sum_ns += half_ns;
+            for (all, of_half) in change.iter_mut().zip(&half.change) {
+                all.add(of_half);
+            }
         }
         sum_ns
+    }
+
+    /// The cost of the cheapest ways of the bytes in each half.
+    fn halves_ns(&mut self, prices: &[Point]) -> [f64; 2] {
+        let takes_two = self.work >= FOR_TWO && processors() > 1;
+        let Self { groups, halves: [first, second], link_ns, .. } = self;
+        let (groups, link_ns) = (&*groups, *link_ns);
+        let mut first_ns = || first.sum_ns(groups.iter().step_by(2), link_ns, prices);
+        let mut second_ns = || second.sum_ns(groups.iter().skip(1).step_by(2), link_ns, prices);
+        if !takes_two {
+            return [first_ns(), second_ns()];
+        }
+        let (mut of_first, mut of_second) = (0.0, None);
+        run_both(&mut || of_first = first_ns(), &mut || of_second = Some(second_ns()));
+        [of_first, of_second.unwrap_or_else(second_ns)]
+    }
+}
+
+impl Half {
+    /// Returns the cost of the cheapest ways of the bytes in these groups, and sets `change` to its
+    /// derivatives by the prices.
+    fn sum_ns<'g>(
+        &mut self,
+        groups: impl Iterator<Item = &'g Group>,
+        link_ns: [f64; 2],
+        prices: &[Point],
+    ) -> f64 {
+        let Self { change, steps, restored } = self;
+        change.clear();
+        change.resize(prices.len(), Point::default());
+        let slot_ns = prices.iter().map(|price| price.host).sum();
+        let cost_ns = |group: &Group| {
+            let mut walk = Walk { group, prices, link_ns, steps, restored };
+            group.bytes * walk.cheapest(slot_ns, change)
+        };
+        groups.map(cost_ns).sum()
     }
 }
 
