@@ -20,6 +20,10 @@ use crate::sequence::Sequence;
 use core::cmp::Reverse;
 use core::{iter, ptr};
 
+/// From this many ops on, a sample tells whether plans without repeats may be the shortest. In smaller works,
+/// samples err by more than [`least_ns`] allows for, and plans take little time.
+const SAMPLED_OPS: usize = 128;
+
 /// The plans to compare.
 pub(super) struct Comparison<'c> {
     pub(super) request: &'c Request<'c>,
@@ -181,7 +185,7 @@ impl<'c> Comparison<'c> {
             None => (strategy, None),
         };
         let once = [in_given.map(|half| (given, half)), Some((best, strategy))];
-        let once_ns = if compares { self.least_once_ns(below_ns) } else { 0 };
+        let once_ns = self.least_once_ns(below_ns);
         // If plans without repeats are longer, they need not be made.
         let makes_once = once_ns < below_ns;
         if makes_once {
@@ -213,10 +217,12 @@ impl<'c> Comparison<'c> {
         Ok(Made { own_ns, others_ns: others_ns.min(segments_ns), ..made })
     }
 
-    /// A usual lower bound of the periods of plans without repeats; 0 if no sampled list with repeats is
-    /// shorter than the lists without repeats.
+    /// A usual lower bound of the periods of plans without repeats; 0 if the work is small, or if no sampled
+    /// list with repeats is shorter than the lists without repeats.
     fn least_once_ns(&self, below_ns: u64) -> u64 {
-        let sampled_ns = self.orders.sampled_ns();
-        if below_ns < sampled_ns { least_ns(sampled_ns) } else { 0 }
+        let Self { request, orders, compares, .. } = *self;
+        let sampled_ns = orders.sampled_ns();
+        let is_known = compares && request.graph.ops().len() >= SAMPLED_OPS;
+        if is_known && below_ns < sampled_ns { least_ns(sampled_ns) } else { 0 }
     }
 }

@@ -177,8 +177,8 @@ pub(super) fn write(
     paced.builder.finish()
 }
 
-/// An estimate of the least number of objects of a segment with which a list fits into its buffer.
-/// O(operands).
+/// The least number of objects of a segment with which there are at most [`MOST_SEGMENTS`], and, by an
+/// estimate, with which the list fits into its buffer. O(operands).
 fn least_segment(builder: &Builder<'_>, gaps: &Gaps<'_>) -> u64 {
     let (room, sequence) = (builder.room() as u64, builder.task.sequence);
     let moved = (0..gaps.len()).map(|slot| gaps.moved(slot)).filter(|&moved| moved > 0);
