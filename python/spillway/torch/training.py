@@ -132,6 +132,9 @@ class _Joined:
     def iteration(self, inputs, versions):
         """Returns a new iteration. One that is under way ends."""
         self._end()
+        if self.step.optimizer is not None:
+            # From now on the session has the optimizer's states.
+            self.step.optimizer.joining.holders.add(self)
         self._iteration = Iteration(self.step, self._compiled, inputs, versions)
         owners = self, self.step.optimizer
         self._abandons = [_abandoned_with(o, self._iteration) for o in owners if o is not None]
@@ -143,8 +146,6 @@ class _Joined:
         iteration, rates = self._iteration, self.step.rates()
         if iteration is None or iteration.waits_for != "update":
             iteration = self.iteration([], [])
-        # From now on the session has newer values than the optimizer's states.
-        self.step.optimizer.joining.holders.add(self)
         device = self.step.device
         state, iteration.generator = device.random_state(), None
         try:
@@ -155,10 +156,11 @@ class _Joined:
             device.set_random_state(state if iteration.generator is None else iteration.generator)
 
     def hand_back(self):
-        """Gives the optimizer's states the values that the session has."""
+        """Gives the optimizer's states the values that the session has. An iteration under way ends, since it would
+        not see what is written into them now."""
         with self._device.lock:
+            self._end()
             if self._compiled.holds:
-                self._end()
                 self._compiled.sync()
             self.step.optimizer.joining.holders.discard(self)
 

@@ -58,9 +58,38 @@ def train(s, called, model, optimizer, draw):
     optimizer.step()
 
 
+def use_a_closure(s, called, model, optimizer, draw):
+    def closure():
+        backward(s, called, model, optimizer, draw)
+        return s["loss"]
+
+    optimizer.step(closure)
+
+
+def call_uncompiled(s, called, model, optimizer, draw):
+    backward(s, model, model, optimizer, draw)
+
+
+def autocast(s, called, model, optimizer, draw):
+    with torch.autocast("cpu", torch.bfloat16):
+        forward(s, called, model, optimizer, draw)
+    s["loss"].backward()
+
+
+def ask_for_the_gradient_of_the_batch(s, called, model, optimizer, draw):
+    x = s["x"].clone().requires_grad_()
+    squares(called(x)).backward()
+    s["seen"].append(x.grad)
+
+
 def evaluate(s, called, model, optimizer, draw):
-    with torch.no_grad():
-        s["seen"].append(called(s["x"]).clone())
+    with draw.choice((torch.no_grad, torch.inference_mode))():
+        result = called(s["x"])
+    s["seen"].append(result.clone())
+
+
+def change_the_mode(s, called, model, optimizer, draw):
+    model.train(not model.training)
 
 
 def another_shape(s, called, model, optimizer, draw):
@@ -71,6 +100,18 @@ def read_states(s, called, model, optimizer, draw):
     s["seen"] += [v.clone() for values in optimizer.state.values() for v in values.values()]
 
 
+def write_states(s, called, model, optimizer, draw):
+    for state in (v for values in optimizer.state.values() for v in values.values()):
+        if state.dim() > 0:
+            state.mul_(0.5)
+
+
+def write_buffers(s, called, model, optimizer, draw):
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.mul_(0.9)
+
+
 def write_weights(s, called, model, optimizer, draw):
     for p in model.parameters():
         p.data.mul_(0.99)
@@ -78,6 +119,23 @@ def write_weights(s, called, model, optimizer, draw):
 
 def write_gradients(s, called, model, optimizer, draw):
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+
+def give_gradients(s, called, model, optimizer, draw):
+    for p in (p for p in model.parameters() if p.requires_grad):
+        p.grad = torch.full_like(p, 0.01)
+
+
+def hook_a_gradient(s, called, model, optimizer, draw):
+    if "hook" in s:
+        s.pop("hook").remove()
+    else:
+        s["hook"] = next(model.parameters()).register_hook(lambda gradient: gradient * 0.5)
+
+
+def freeze(s, called, model, optimizer, draw):
+    for p in [*model.parameters()][1:]:
+        p.requires_grad_(draw.random() < 0.7)
 
 
 def drop_a_gradient(s, called, model, optimizer, draw):
@@ -101,8 +159,10 @@ def load(s, called, model, optimizer, draw):
 
 
 EVENTS = {
-    train: 6, backward: 3, several: 2, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
+    train: 8, backward: 3, several: 2, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
     write_weights: 1, write_gradients: 1, drop_a_gradient: 1, change_the_rate: 1, save: 1, load: 1,
+    use_a_closure: 1, call_uncompiled: 1, autocast: 1, ask_for_the_gradient_of_the_batch: 1, change_the_mode: 1,
+    write_states: 1, write_buffers: 1, give_gradients: 1, hook_a_gradient: 1, freeze: 1,
 }  # fmt: skip
 
 
