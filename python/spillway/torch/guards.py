@@ -14,6 +14,7 @@ from torch.nn.modules import module as every_module
 from torch.utils.hooks import RemovableHandle
 
 from .arguments import named
+from .errors import CaptureError
 from .reached import Change, Reached, Source, difference
 
 try:  # A number that every write to a dict changes, as TorchDynamo has it.
@@ -213,6 +214,15 @@ def _sources_of(name, optimizer):
             read = partial(itemgetter(*names, names[0]), values)
             sources.append(Source(read, names, f"{name}'s state", "replaced", within=values))
     return sources
+
+
+def refuse_autocast(what, call):
+    """Refuses a call within autocast of what is planned without it."""
+    if _autocast():
+        raise CaptureError(
+            f"{what} is planned without autocast: call {call} outside of it, or use spillway.torch.capture for the"
+            " whole step"
+        )
 
 
 def _autocast():

@@ -129,7 +129,8 @@ class Passes:
         if not parameters:
             return None
         try:
-            return record_update(recorder, optimizer, self._names, parameters)
+            with self._autocasting(forward=False):
+                return record_update(recorder, optimizer, self._names, parameters)
         except FirstStepError:
             if is_guess:  # The optimizer may make its states before it steps.
                 return None
@@ -142,14 +143,20 @@ class Passes:
 
     @contextmanager
     def _recording(self, recorder, forward):
-        """Within it, a pass is recorded. The forward pass has the autocast of its caller."""
+        """Within it, a pass is recorded."""
+        with self._autocasting(forward), swapped_module(self.model, Fakes(recorder)):
+            with torch.enable_grad(), without_checkpoints(), recorder.fake_mode, recorder:
+                yield
+
+    @contextmanager
+    def _autocasting(self, forward):
+        """Within it, the forward pass has the autocast of its caller. The backward pass and the optimizer's step have
+        none, although the forward pass may be captured together with them."""
         with ExitStack() as within:
             for device, dtype, enabled in self._autocast:
                 if enabled:
                     within.enter_context(torch.autocast(device, dtype, enabled=forward))
-            within.enter_context(swapped_module(self.model, Fakes(recorder)))
-            with torch.enable_grad(), without_checkpoints(), recorder.fake_mode, recorder:
-                yield
+            yield
 
     def _written(self, recorder, given, boundary):
         """Returns the view of each input that the forward pass writes, and None for the others.

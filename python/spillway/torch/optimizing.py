@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from .arguments import is_of_torch, refuse_no_optimizer, refuse_wrapper
 from .counting import Counts, refuse_closures
 from .errors import CaptureError, FirstStepError
+from .guards import refuse_autocast
 from .logs import LOG
 
 _OPTIMIZERS = WeakTensorKeyDictionary()  # by parameter, those that have joined, as weak references
@@ -153,6 +154,7 @@ class Joining:
 
     def step(self):
         """Updates the parameters that have gradients: each as a part of the graph that used it last."""
+        refuse_autocast("the optimizer's step", "step()")
         groups = self._optimizer().param_groups
         left = {id(p): p for group in groups for p in group["params"] if p.grad is not None}
         for p in left.values():

@@ -6,6 +6,7 @@ import weakref
 import torch
 
 from .errors import CaptureError
+from .guards import refuse_autocast
 from .layouts import plain_strides
 from .logs import LOG
 from .pausing import Iteration, version
@@ -264,11 +265,7 @@ class _Run(torch.autograd.Function):
                 "gradients of gradients (create_graph=True) have no plan in torch.compile: use"
                 " spillway.torch.capture for the whole step"
             )
-        if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-            raise CaptureError(
-                "the backward pass is planned without autocast: call backward() outside of it, or"
-                " use spillway.torch.capture for the whole step"
-            )
+        refuse_autocast("the backward pass", "backward()")
         return (None, *ctx.call.backward([g if g is None else _plain(g) for g in gradients]))
 
 

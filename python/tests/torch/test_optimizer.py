@@ -373,6 +373,22 @@ def captures(monkeypatch):
     return made
 
 
+@pytest.mark.parametrize("make_optimizer", [OPTIMIZERS["adafactor"], fused])
+def test_autocast_of_the_forward_pass_leaves_the_update_alone(make_optimizer):
+    pair, x = Pair(make_optimizer=make_optimizer), rows()
+
+    def use(called, model, optimizer):
+        for _ in range(3):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = squares(called(x))
+            loss.backward()
+            optimizer.step()
+        return loss
+
+    pair.both(use)
+    pair.check()
+
+
 def test_saving_and_resuming(captures, plans):  # noqa: F811
     pair, x = Pair(), rows()
     pair.train(x)
@@ -778,6 +794,8 @@ def test_what_is_refused():
     with pytest.raises(CaptureError, match="parameter 0 of group 0, of shape .16, 8., has a sparse gradient"):
         one.step()
     model[0].weight.grad = dense
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(CaptureError, match="step is planned without autocast"):
+        one.step()
     one.param_groups[0]["eps"] = 0.5
     squares(planned(x)).backward()
     with pytest.raises(ChangedError, match="eps of the optimizer's group 0 is 0.5"):
