@@ -166,8 +166,9 @@ class _Joined:
             self.step.optimizer.joining.holders.discard(self)
 
     def release(self):
-        self._end()
-        if self.step.optimizer is not None:
+        if self.step.optimizer is None:
+            self._end()
+        else:
             self.hand_back()
         self._compiled.close()
 

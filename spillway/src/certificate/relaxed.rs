@@ -46,6 +46,8 @@ pub(super) struct Relaxed {
     halves: [Half; 2],
     /// The number of entries that one sum computes.
     pub(super) work: usize,
+    /// Whether a second thread sums up the second half.
+    takes_two: bool,
 }
 
 /// The data of a sum over half of the groups.
@@ -144,8 +146,9 @@ impl Relaxed {
         let launches = launches.into_iter().collect();
         let host_bytes = machine.host_bytes as f64;
         let work = groups.iter().map(|group| group.entries(intervals)).sum();
+        let takes_two = work >= FOR_TWO && processors() > 1;
         let halves = Default::default();
-        Ok(Self { groups, launches, spare, host_bytes, link_ns, halves, work })
+        Ok(Self { groups, launches, spare, host_bytes, link_ns, halves, work, takes_two })
     }
 
     /// Returns the sum in ns, and sets `change` to its derivatives by the prices.
@@ -177,12 +180,11 @@ impl Relaxed {
 
     /// The cost of the cheapest ways of the bytes in each half.
     fn halves_ns(&mut self, prices: &[Point]) -> [f64; 2] {
-        let takes_two = self.work >= FOR_TWO && processors() > 1;
-        let Self { groups, halves: [first, second], link_ns, .. } = self;
+        let Self { groups, halves: [first, second], link_ns, takes_two, .. } = self;
         let (groups, link_ns) = (&*groups, *link_ns);
         let mut first_ns = || first.sum_ns(groups.iter().step_by(2), link_ns, prices);
         let mut second_ns = || second.sum_ns(groups.iter().skip(1).step_by(2), link_ns, prices);
-        if !takes_two {
+        if !*takes_two {
             return [first_ns(), second_ns()];
         }
         let (mut of_first, mut of_second) = (0.0, None);
