@@ -29,8 +29,8 @@ class Captures:
         self.example = self._variant.example = self._variant.steps[step.shapes] = step
 
     def shapes_of(self, batch):
-        """Returns the shapes of a batch, which is captured if it is the first one. Where the optimizer's code branches
-        otherwise than in all captures for these shapes, they have another name."""
+        """Returns the shapes of a batch, which is captured if it is the first one. Where the optimizer has other
+        settings, or its code branches otherwise, than in all captures for these shapes, they have another name."""
         if self.example is None:
             self.begin(self._source.capture(batch))
         shapes = self.example.shapes_of(batch)
@@ -38,7 +38,7 @@ class Captures:
         found = fitting(steps)
         if found:
             return found[0]
-        return (*shapes, f"branches of the optimizer, {len(steps)}") if steps else shapes
+        return (*shapes, f"settings or branches of the optimizer, {len(steps)}") if steps else shapes
 
     def use(self, plan):
         """Has all planned again, but for the first capture, which has this plan if it is given."""
@@ -69,7 +69,7 @@ class Captures:
                 self._refuse_one_more(shapes)
         if shapes not in variant.plans:
             if variant.example is not None:
-                variant.example.rates()  # refuses changed settings
+                variant.example.refuse_other_scaler()
             step = variant.steps.get(shapes) or self._source.capture(batch)
             variant.plans[shapes] = self._plan_for(step)
             variant.steps[shapes] = step

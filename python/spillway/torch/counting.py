@@ -9,8 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .arguments import is_of_torch
 from .carrying import Replaced
 from .errors import CaptureError, quoted
 from .scalars import form_of
@@ -22,21 +23,40 @@ ADVICE = (
     " tensor there from its first step on, as those of torch.optim do, or torch.compile(model, backend='spillway'),"
     " which leaves the optimizer outside"
 )
+RATES = "lr", "initial_lr"  # settings that each iteration is supplied with, whether they have changed or not
 MOST_WHOLE = 2**53  # whole numbers up to this are exact in double precision
 
 
 @dataclass(frozen=True)
 class Place:
-    """An entry of an optimizer's groups or states. `owner` is the number of a group, or what the optimizer has a state
-    for, mostly a parameter."""
+    """An entry of an optimizer's groups or states, or a leaf of it if it is a container. `owner` is the number of a
+    group, or what the optimizer has a state for, mostly a parameter."""
 
     owner: object
     key: str
+    leaf: int | None = None
 
     def value(self, optimizer):
         """Returns what the optimizer has there: for a tensor of one element, its number."""
-        value = self.entries(optimizer).get(self.key, MISSING)
+        value = self.now(optimizer)
         return value.item() if isinstance(value, torch.Tensor) and not value.dim() else value
+
+    def now(self, optimizer):
+        """Returns what the optimizer has there."""
+        return self.within(self.entries(optimizer))
+
+    def within(self, entries):
+        """Returns what a group or a state has there."""
+        value = entries.get(self.key, MISSING)
+        return value if self.leaf is None else dict(enumerate(tree_flatten(value)[0])).get(self.leaf, MISSING)
+
+    def put(self, entries, value):
+        """Gives a group or a state a value there."""
+        if self.leaf is not None:
+            leaves, structure = tree_flatten(entries[self.key])
+            leaves[self.leaf] = value
+            value = tree_unflatten(leaves, structure)
+        entries[self.key] = value
 
     def write(self, optimizer, number):
         """Gives the optimizer a number there."""
@@ -45,7 +65,7 @@ class Place:
             with torch.no_grad():
                 entries[self.key].fill_(number)
         else:
-            entries[self.key] = number
+            self.put(entries, number)
 
     def entries(self, optimizer):
         """Returns the dict that has the entry."""
@@ -55,12 +75,13 @@ class Place:
         return vars(optimizer)["state"][self.owner]
 
     def __str__(self):
-        return f"{self.key!r} of group {self.owner}" if isinstance(self.owner, int) else f"{self.key!r} of a state"
+        key = repr(self.key if self.leaf is None else f"{self.key}[{self.leaf}]")
+        return f"{key} of group {self.owner}" if isinstance(self.owner, int) else f"{key} of a state"
 
 
 @dataclass
 class Count:
-    """A number of Python that an optimizer's step changes. It has the same value at all of its places."""
+    """A number of Python that changes. It has the same value at all of its places."""
 
     places: list
     is_whole: bool
@@ -77,22 +98,39 @@ class Count:
 
 
 class Counts:
-    """The numbers of Python that an optimizer's step changes, as far as recorded steps have shown."""
+    """The numbers of Python that an optimizer's step changes, as far as recorded steps have shown, and the settings
+    that have changed between captures."""
 
     def __init__(self):
         self.all = []
         self.refused = None  # a change by the last run that no capture can have
+        self._settings = {}  # the settings of the last capture, by place
 
     def again(self, optimizer):
         """Returns the numbers that are known to change, as another capture begins with them."""
         values = [(count, place, place.value(optimizer)) for count in self.all for place in count.places]
         counts = Counts()
-        counts._add(
+        counts._settings = constants(self.all, optimizer)
+        known = [
             (place, count.is_whole and isinstance(value, int), value)
             for count, place, value in values
             if _is_number(value)
-        )
+        ]
+        counts._add(known + [(place, False, value) for place, value in self._changed(optimizer, counts._settings)])
         return counts
+
+    def _changed(self, optimizer, settings):
+        """Yields the numbers among some settings that differ from those of the last capture, or that a scheduler
+        cycles. Whole numbers mostly count something, so that Python needs their values."""
+        for place, value in settings.items():
+            group = optimizer.param_groups[place.owner]
+            # `OneCycleLR` and `CyclicLR` write the limits of the momentum into the group.
+            is_cycled = "max_momentum" in group and (place.key, place.leaf) in (("momentum", None), ("betas", 0))
+            changes = is_cycled or self._settings.get(place, value) != value
+            # The fused kernels of other packages may take only numbers of Python.
+            is_fused = group.get("fused") and not is_of_torch(type(optimizer))
+            if isinstance(value, float) and changes and not is_fused:
+                yield place, value
 
     def add_steps(self, optimizer, states):
         """Adds step counts that are tensors, where the optimizer's code branches on them. Returns whether there are new
@@ -137,7 +175,7 @@ class Counts:
         come apart."""
         ends, parted = [], []
         for count in self.all:
-            after = {place: entries.get(place, MISSING) for place in count.places}
+            after = {place: _value_at(place, entries) for place in count.places}
             for place, value in after.items():
                 if not isinstance(value, (int, float, torch.SymFloat, NumberTensor)):
                     refuse(optimizer, f"{place} is a number before the step and {_told(value)} after it", None)
@@ -157,9 +195,27 @@ def places_of(counts):
 
 
 def entries_without(counts, owner, entries):
-    """Returns what a group or a state has, without some counts."""
+    """Returns what a state has, without some counts."""
     keys = {place.key for place in places_of(counts) if place.owner is owner}
     return {key: value for key, value in entries.items() if key not in keys}
+
+
+def constants(counts, optimizer):
+    """Returns the settings that are no counts, by place."""
+    known = places_of(counts)
+    return {place: v for place, v in settings(optimizer) if place not in known and place.key not in RATES}
+
+
+def settings(optimizer):
+    """Yields the settings of all groups with their places, the leaves of containers by themselves. For a container, its
+    structure."""
+    for k, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            if key != "params":
+                if isinstance(value, (tuple, list, dict)):
+                    leaves, value = tree_flatten(value)
+                    yield from ((Place(k, key, n), leaf) for n, leaf in enumerate(leaves))
+                yield Place(k, key), value
 
 
 def plain_values(optimizer, counts):
@@ -179,13 +235,12 @@ class Change:
     place: Place
     before: object
     after: object
-    is_part: bool = False  # of a list or of another container at the place
 
     @property
     def is_of_numbers(self):
         """Whether the step puts a number in the place of a number, not computed from tensors."""
         is_known = isinstance(self.after, torch.SymFloat) and self.after.node.is_known
-        return not self.is_part and _is_number(self.before) and (_is_number(self.after) or is_known)
+        return self.place.leaf is None and _is_number(self.before) and (_is_number(self.after) or is_known)
 
     @property
     def is_of_whole_numbers(self):
@@ -203,8 +258,8 @@ class Change:
         (before, structure), (after, its_structure) = map(tree_flatten, (self.before, self.after))
         if structure != its_structure or self.before is self.after or structure.is_leaf():
             return [self]
-        places = [Place(self.place.owner, f"{self.place.key}[{k}]") for k in range(len(before))]
-        return [Change(*part, is_part=True) for part in zip(places, before, after)]
+        places = [Place(self.place.owner, self.place.key, k) for k in range(len(before))]
+        return [Change(*part) for part in zip(places, before, after)]
 
     @property
     def is_of_tensors(self):
@@ -231,7 +286,7 @@ class Entries:
         """Returns what has changed."""
         changes = [Change(place, self._before.get(place, MISSING), now) for place, now in self.now().items()]
         parts = [part for change in changes for part in change.parts()]
-        return [part for part in parts if not _is_equal(part.before, part.after)]
+        return [part for part in parts if not is_equal(part.before, part.after)]
 
     def replaced(self):
         """Returns the tensors that have been replaced."""
@@ -252,6 +307,11 @@ def entries(optimizer, real=lambda parameter: parameter):
         if isinstance(values, dict):
             found.update((Place(real(owner), key), value) for key, value in values.items())
     return found
+
+
+def _value_at(place, entries):
+    """Returns what is at a place, given the entries by place."""
+    return place.within({place.key: entries.get(Place(place.owner, place.key), MISSING)})
 
 
 def values_at(optimizer, place):
@@ -276,7 +336,8 @@ def refuse(optimizer, sentence, line):
     raise CaptureError(f"{where}{type(optimizer).__name__} keeps values in Python: {sentence}: {ADVICE}")
 
 
-def _is_equal(before, after):
+def is_equal(before, after):
+    """Returns whether a step has changed nothing, given what was there before and what is there now."""
     if is_same(before, after):
         return True
     plain = not any(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in (before, after))

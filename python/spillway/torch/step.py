@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_unflatten
 
 from spillway import Graph, InfeasibleError, Machine, Plan
 
-from .arguments import groups_of
 from .batches import flatten, refuse_other, unflatten
 from .errors import BatchError, CaptureError, ChangedError
 from .hosting import host_times, settings_for
@@ -18,7 +17,6 @@ from .logs import timed
 from .machine import PAGE_BYTES
 from .operations import Outside
 from .running import Batch, Compiled, Result
-from .schedules import has_tensor_rate
 from .storing import is_same
 from .verifying import verify
 
@@ -59,9 +57,7 @@ class Step(Generic[Batch, Result]):
         self.surroundings, self._checks = surroundings, checks
         self.draws = any(s.name == "generator" and not s.writes for s in storages)
         self._numbers = numbers
-        self._settings = numbers.constants(self.optimizers)
         self._scaling = source.scaling.constants()
-        self._tensors = [has_tensor_rate(g) for _, g in groups_of(self.optimizers)]
         self.graph, self._hosted = self._graph([None] * len(ops)), None
 
     @property
@@ -255,7 +251,9 @@ class Step(Generic[Batch, Result]):
 
     def supplied(self, batch: Batch) -> Outside:
         """Returns what an iteration gets: the tensors of a batch and the learning rates. Raises
-        `IndexError` where an index in the batch is beyond what an op takes."""
+        `IndexError` where an index in the batch is beyond what an op takes, and `ChangedError` if the scaler has other
+        settings."""
+        self.refuse_other_scaler()
         values = flatten(batch)[0]
         for check in self._checks:
             # Ops on a device check indices themselves, and looking at them here would wait for the device.
@@ -273,33 +271,21 @@ class Step(Generic[Batch, Result]):
         return tree_unflatten(results, self._returned[1])
 
     def rates(self) -> list[torch.Tensor]:
-        """Returns the settings and numbers that may change. Raises `ChangedError` where another setting has changed."""
+        """Returns the learning rates, and the other numbers that may change, as tensors."""
+        return self._numbers.rates(self.optimizers)
+
+    def fits(self) -> bool:
+        """Returns whether the optimizers would do what they did when the step was captured: they have the same
+        settings, their code branches in the same way, and what they count is of the same kinds."""
+        return self._numbers.fit(self.optimizers)
+
+    def refuse_other_scaler(self) -> None:
+        """Raises `ChangedError` if the scaler has other settings than when the step was captured."""
         scaling = self.source.scaling.constants()
         if scaling != self._scaling:
             raise ChangedError(
                 f"the scaler has {scaling}, but {self._scaling} was captured: capture the step again"
             )
-        groups = groups_of(self.optimizers)
-        present = self._numbers.constants(self.optimizers)
-        for (label, group), now, settings, was_tensor in zip(groups, present, self._settings, self._tensors):
-            for name, constant in settings.items():
-                if now[name] != constant:
-                    raise ChangedError(
-                        f"{name} of {label} is {group[name]}, but {constant} was captured; only learning rates"
-                        " may change, the weight_decay of PyTorch's optimizers if it is not 0, and the momentum that"
-                        " a OneCycleLR or CyclicLR cycles if it is there before the first iteration"
-                    )
-            kinds = ["a tensor" if x else "a number" for x in (has_tensor_rate(group), was_tensor)]
-            if kinds[0] != kinds[1]:
-                raise ChangedError(
-                    f"lr of {label} is {kinds[0]}, but {kinds[1]} was captured: change its value only"
-                )
-        return self._numbers.rates(self.optimizers)
-
-    def fits(self) -> bool:
-        """Returns whether the optimizers would do what they did when the step was captured: their code branches in the
-        same way, and what they count is of the same kinds. May raise `ChangedError`, as `rates` does."""
-        return self._numbers.fit(self.optimizers, self.rates)
 
     def advance(self, rates: list[torch.Tensor]) -> None:
         """Has the optimizers count on, after an iteration with these rates."""

@@ -6,9 +6,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .counting import Entries, entries_without
+from .counting import Entries, is_equal, places_of, settings
 from .errors import CaptureError, quoted_line
-from .storing import MISSING, is_same
+from .storing import MISSING
 from .substitutes import functions_of_numbers
 from .supplying import Supplied
 from .swapping import SwappedOptimizer, refuse_first_step, rows_in_module
@@ -31,7 +31,7 @@ class RecordedOptimizer:
 
     def __enter__(self):
         self._swapped.__enter__()
-        self._settings = [self._settings_of(k, group) for k, group in enumerate(self.optimizer.param_groups)]
+        self._settings = self._present_settings()
         own = vars(self.optimizer)
         self._step, self._own_step = self.optimizer.step, own.get("step", MISSING)
         own["step"] = self._record
@@ -57,14 +57,16 @@ class RecordedOptimizer:
             self.is_trial |= self.supplied.after is None
         if self.is_trial:
             return
-        for k, (before, group) in enumerate(zip(self._settings, self.optimizer.param_groups)):
-            after = self._settings_of(k, group)
-            changed = [key for key in after if not is_same(after[key], before.get(key, MISSING))]
-            if self._is_written(before.get("lr")):
-                changed.append("lr")
-            if changed:
+        for count, _ in self.supplied.changed() if self._recorder.may_leave_out else ():
+            raise CaptureError(
+                f"{count.places[0]} of {self.name} is a number that Python changes in each step, but a scaler may"
+                " leave steps out: capture without a scaler, in bfloat16"
+            )
+        for place, value in self._present_settings().items():
+            before = self._settings.get(place, MISSING)
+            if not is_equal(before, value) or place.key == "lr" and self._is_written(before):
                 raise CaptureError(
-                    f"the step sets {changed[0]} of {self.name}'s group {k}, but a captured step has the same"
+                    f"the step sets {place.key} of {self.name}'s group {place.owner}, but a captured step has the same"
                     " settings in all iterations: set learning rates between them (`scheduler.step()` after"
                     " `train(batch)`)"
                 )
@@ -86,12 +88,6 @@ class RecordedOptimizer:
             if self.counts.add_steps(self.optimizer, self._swapped.states):
                 self.is_trial, self.steps = True, self.steps + 1
                 return
-        if self.counts.all and self._recorder.may_leave_out:
-            count = self.counts.all[0].places[0]
-            raise CaptureError(
-                f"{count} of {self.name} is a number that Python changes in each step, but a scaler may leave steps"
-                " out: capture without a scaler, in bfloat16"
-            )
         self._entries = self._entries or Entries(self.optimizer, self._fakes.real)
         self._entries.add()
         in_module = rows_in_module(self._model, self._fakes)
@@ -118,9 +114,9 @@ class RecordedOptimizer:
         self._without_states.append(self.optimizer)
         self.is_trial = True
 
-    def _settings_of(self, k, group):
-        settings = {key: value for key, value in group.items() if key != "params"}
-        return entries_without(self.supplied.counts, k, settings)
+    def _present_settings(self):
+        known = places_of(self.supplied.counts)
+        return {place: value for place, value in settings(self.optimizer) if place not in known}
 
 
 @contextmanager

@@ -1,43 +1,45 @@
-"""Numbers that an iteration is supplied with: settings of optimizers that may change, and what they count in Python."""
+"""Numbers that an iteration is supplied with: learning rates, other settings that have changed, and what optimizers
+count in Python."""
 
 import torch
 
-from .counting import entries_without, plain_values
-from .errors import CaptureError, ChangedError
+from .counting import Place, constants, is_equal, plain_values
+from .errors import CaptureError
 from .scalars import Kept, Scalar, form_of
-from .schedules import constants, has_tensor_rate, scheduled, settings_with
 from .storing import is_same
 from .substitutes import NumberTensor
 from .swapping import given
 
 
 class Supplied:
-    """The numbers of an optimizer in one run on fake tensors: `rates` are their tensors, `settings` the settings of
-    each group that may change, and `numbers` the counts, by place."""
+    """The numbers of an optimizer in one run on fake tensors: `rates` are their tensors, and `numbers` stand for them,
+    by place: learning rates and counts."""
 
     def __init__(self, recorder, optimizer, counts):
         self.counts = [*counts.all]
         self.after = None  # the counts at the end of the run
         self.decisions = []  # comparisons that the run has branched on, with their results
+        self.settings = _fixed_settings(optimizer, self.counts)
         self.constants = plain_values(optimizer, self.counts)  # of states, by place
-        settings, values = scheduled(optimizer), _counted(optimizer, self.counts)
-        self.rates = []
-        by_group = [
-            {name: self._setting(recorder, k, group, name, its[name]) for name in its}
-            for k, (group, its) in enumerate(zip(optimizer.param_groups, settings))
-        ]
-        self.settings = settings_with(optimizer, by_group)
-        self.numbers = {}
-        for k, (count, value) in enumerate(zip(self.counts, values)):
+        self.rates, self.numbers, self._before = [], {}, []
+        for place, rate in _learning_rates(optimizer).items():
+            self.numbers[place] = self._rate(recorder, optimizer, place, rate)
+        for k, (count, value) in enumerate(zip(self.counts, _counted(optimizer, self.counts))):
             fake = self._given(recorder, f"count.{k}", value)
             number = self._number(recorder, str(count.places[0]), fake, value, count.is_whole)
-            self.numbers.update((place, _like(place.entries(optimizer)[place.key], number)) for place in count.places)
+            self._before.append(number.node)
+            self.numbers.update((place, _like(place.now(optimizer), number)) for place in count.places)
 
-    def _setting(self, recorder, k, group, name, value):
-        fake = self._given(recorder, f"{name}.{k}", value)
-        if name == "lr" and (group.get("fused") or has_tensor_rate(group)):
+    def changed(self):
+        """Returns the counts that the run has changed, each with the number at the end."""
+        ends = zip(self.counts, self._before, self.after or ())
+        return [(count, after) for count, before, after in ends if after is not before]
+
+    def _rate(self, recorder, optimizer, place, value):
+        fake = self._given(recorder, f"lr.{place.owner}", value)
+        if place.entries(optimizer).get("fused") or isinstance(place.now(optimizer), torch.Tensor):
             return fake
-        return self._number(recorder, f"{name} of group {k}", fake, value)
+        return self._number(recorder, f"lr of group {place.owner}", fake, value)
 
     def _given(self, recorder, name, value):
         self.rates.append(given(recorder, name, value))
@@ -55,57 +57,52 @@ class Numbers:
 
     def __init__(self, supplied=(), rates=()):
         self._counts = [one.counts for one in supplied]
+        self._settings = [one.settings for one in supplied]
         self._constants = [one.constants for one in supplied]
         self._positions = {view.tensor: k for k, view in enumerate(rates)}
-        for count, after in (pair for one in supplied for pair in zip(one.counts, one.after)):
+        for count, after in (pair for one in supplied for pair in one.changed()):
             if isinstance(after, Scalar) and not after.is_known:
                 raise CaptureError(
                     f"the optimizer computes {count.places[0]} from tensors, but a captured step computes it from"
                     " numbers alone: use torch.compile(model, backend='spillway'), which leaves the optimizer outside"
                 )
-        self._after = [[self._function(after) for after in one.after] for one in supplied]
+        self._after = [[(count, self._function(after)) for count, after in one.changed()] for one in supplied]
         decisions = [decision for one in supplied for decision in one.decisions]
         distinct = {form_of(comparison): (self._function(comparison), result) for comparison, result in decisions}
         self._decisions = [*distinct.values()]
 
     def rates(self, optimizers):
         """Returns the present settings and counts, as tensors."""
-        rates = []
+        present = []
         for optimizer, counts in zip(optimizers, self._counts):
-            rates += [value for group in scheduled(optimizer) for value in group.values()]
-            rates += _counted(optimizer, counts)
-        return rates
+            present += [*_learning_rates(optimizer).values(), *_counted(optimizer, counts)]
+        return present
 
-    def constants(self, optimizers):
-        """Returns the settings of each group that must not change."""
-        return [
-            entries_without(counts, k, settings)
-            for optimizer, counts in zip(optimizers, self._counts)
-            for k, settings in enumerate(constants(optimizer))
-        ]
-
-    def fit(self, optimizers, rates):
-        """Returns whether the optimizers' code would do what it did in the captured run, given a function that returns
-        the rates."""
+    def fit(self, optimizers):
+        """Returns whether the optimizers' code would do what it did in the captured run."""
+        for optimizer, counts, captured in zip(optimizers, self._counts, self._settings):
+            settings = _fixed_settings(optimizer, counts)
+            if captured.keys() != settings.keys() or not all(is_equal(captured[p], v) for p, v in settings.items()):
+                return False
         counts = [(optimizer, count) for optimizer, its in zip(optimizers, self._counts) for count in its]
         if not all(count.is_current(optimizer) for optimizer, count in counts):
             return False
         if not self._decisions:
             return True
-        present = rates()
+        present = self.rates(optimizers)
         if not all(compare(present) == result for compare, result in self._decisions):
             return False
         # Another branch may have changed what this one only reads.
         return all(
             is_same(place.value(optimizer), value)
-            for optimizer, constants in zip(optimizers, self._constants)
-            for place, value in constants.items()
+            for optimizer, captured in zip(optimizers, self._constants)
+            for place, value in captured.items()
         )
 
     def after(self, optimizers, rates):
         """Yields each count after an iteration: the optimizer, the place, and the number."""
-        for optimizer, counts, functions in zip(optimizers, self._counts, self._after):
-            for count, compute in zip(counts, functions):
+        for optimizer, changed in zip(optimizers, self._after):
+            for count, compute in changed:
                 value = compute(rates)
                 value = int(value) if count.is_whole and float(value).is_integer() else value
                 yield from ((optimizer, place, value) for place in count.places)
@@ -120,16 +117,30 @@ class Numbers:
 
 
 def fitting(steps):
-    """Returns the keys of the steps that fit. Raises `ChangedError` if settings differ from those of all steps."""
-    found, changed = [], []
-    for key, step in steps.items():
-        try:
-            found += [key] if step.fits() else []
-        except ChangedError as error:
-            changed.append(error)
-    if changed and len(changed) == len(steps):
-        raise changed[0]
+    """Returns the keys of the steps that fit."""
+    return [key for key, step in steps.items() if step.fits()]
+
+
+def _learning_rates(optimizer):
+    """Returns the learning rate of each group that has one, as a tensor, by place."""
+    found = {}
+    for k, group in enumerate(optimizer.param_groups):
+        rate = group.get("lr", 0.0)
+        if not isinstance(rate, (int, float, torch.Tensor)):
+            raise CaptureError(
+                f"lr of the optimizer is {rate!r}: give it a number, which may change between iterations"
+            )
+        if "lr" in group:
+            is_tensor = isinstance(rate, torch.Tensor)
+            found[Place(k, "lr")] = rate if is_tensor else torch.tensor(rate, dtype=torch.float64)
     return found
+
+
+def _fixed_settings(optimizer, counts):
+    """Returns the settings that a captured step has in all iterations, by place. Of a learning rate, this is whether it
+    is a tensor."""
+    rates = enumerate(group.get("lr") for group in optimizer.param_groups)
+    return constants(counts, optimizer) | {Place(k, "lr"): isinstance(rate, torch.Tensor) for k, rate in rates}
 
 
 def _like(value, number):

@@ -217,8 +217,8 @@ class SwappedOptimizer:
         _foreach_supported_types.append(FakeTensor)
         try:
             optimizer.param_groups = [
-                dict(self._with_numbers(k, group), params=[self._fake(p) for p in group["params"]], **settings)
-                for k, (group, settings) in enumerate(zip(self._groups, self._supplied.settings))
+                dict(self._with_numbers(k, group), params=[self._fake(p) for p in group["params"]])
+                for k, group in enumerate(self._groups)
             ]
             optimizer.state = type(state)(state.default_factory)
             self._add_states()
@@ -261,8 +261,12 @@ class SwappedOptimizer:
                 fakes[fake] = {key: self._fake_state(p, key, v) for key, v in values.items()}
 
     def _with_numbers(self, k, group):
-        """Returns a group with numbers that stand for counts."""
-        return {key: self._supplied.numbers.get(Place(k, key), value) for key, value in group.items()}
+        """Returns a group with what stands for its learning rate and counts."""
+        group = dict(group)
+        for place, number in self._supplied.numbers.items():
+            if isinstance(place.owner, int) and place.owner == k:
+                place.put(group, number)
+        return group
 
     def _fake(self, parameter):
         # Some optimizers have states of their own, under names.

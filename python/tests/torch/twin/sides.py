@@ -30,7 +30,6 @@ LOOP_REFUSES = (  # why the usual loop cannot run what can be captured
     "create_graph=True",
     "was written between forward and backward",
     "have torch.compile leave out the function",
-    "is a tensor, but a number was captured",
 )
 
 

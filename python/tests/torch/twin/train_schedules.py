@@ -2,7 +2,7 @@
 
 import torch
 from parts import adamw, classify, mlp, rows, sgd
-from sides import refused, same
+from sides import same
 from torch.optim import lr_scheduler
 
 
@@ -84,7 +84,7 @@ def one_cycle_with_fused_momentum(side):
     )(side)
 
 
-@refused("momentum of the optimizer's group 0 is 0", names_line=False)
+@same
 def a_cycle_of_momentum_down_to_zero(side):
     schedules(
         lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, base_momentum=0.0),
@@ -109,7 +109,7 @@ def rates_lowered_on_a_plateau(side):
     side.show(rate=lambda: optimizer.param_groups[0]["lr"])
 
 
-@refused("weight_decay", names_line=False)
+@same
 def weight_decay_that_changes(side):
     model = mlp()
     optimizer = adamw(model)
@@ -120,13 +120,13 @@ def weight_decay_that_changes(side):
     side.train(model, classify, optimizer, rows(), after)
 
 
-@refused("betas", names_line=False)
+@same(short=True)
 def betas_that_change(side):
     model = mlp()
     optimizer = adamw(model)
 
     def after(k):
-        optimizer.param_groups[0]["betas"] = (0.8, 0.9)
+        optimizer.param_groups[0]["betas"] = (0.8 - 0.1 * k, 0.9)
 
     side.train(model, classify, optimizer, rows(), after)
 
