@@ -26,6 +26,7 @@ class RecordedOptimizer:
         self._swapped = SwappedOptimizer(optimizer, self._fakes, self.supplied)
         self._without_states = without_states
         self.steps = 0
+        self._may_be_left_out = False  # by a scaler
         self.is_trial = False  # whether the run only found out something about the optimizer
         self._entries = self._changes = None  # what the optimizer had before its steps, and what they have changed
 
@@ -57,7 +58,7 @@ class RecordedOptimizer:
             self.is_trial |= self.supplied.after is None
         if self.is_trial:
             return
-        for count, _ in self.supplied.changed() if self._recorder.may_leave_out else ():
+        for count, _ in self.supplied.changed() if self._may_be_left_out else ():
             raise CaptureError(
                 f"{count.places[0]} of {self.name} is a number that Python changes in each step, but a scaler may"
                 " leave steps out: capture without a scaler, in bfloat16"
@@ -88,6 +89,7 @@ class RecordedOptimizer:
             if self.counts.add_steps(self.optimizer, self._swapped.states):
                 self.is_trial, self.steps = True, self.steps + 1
                 return
+        self._may_be_left_out |= self._recorder.may_leave_out
         self._entries = self._entries or Entries(self.optimizer, self._fakes.real)
         self._entries.add()
         in_module = rows_in_module(self._model, self._fakes)

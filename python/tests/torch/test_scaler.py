@@ -45,10 +45,15 @@ def scalers(scale):
     return [torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2) for _ in range(2)]
 
 
-def train_eagerly(model, loss_fn, optimizer, scaler, data, clip=None, called=None):
+def nothing(optimizer):
+    """Changes nothing between two steps."""
+
+
+def train_eagerly(model, loss_fn, optimizer, scaler, data, clip=None, called=None, before=nothing):
     """Trains in a usual loop. Returns losses and scales."""
     found = []
     for batch in data:
+        before(optimizer)
         optimizer.zero_grad()
         loss = loss_fn(called or model, batch)
         scaler.scale(loss).backward()
@@ -61,18 +66,19 @@ def train_eagerly(model, loss_fn, optimizer, scaler, data, clip=None, called=Non
     return torch.stack(found)
 
 
-def compare(make_optimizer, scale, clip=None, make=perceptron, loss_fn=classify, data=batches, **how):
+def compare(make_optimizer, scale, clip=None, make=perceptron, loss_fn=classify, data=batches, before=nothing, **how):
     """Trains eagerly and within a plan. Returns the step, and what runs it."""
     torch.manual_seed(7)
     eager = make()
     model, data, (eager_scaler, scaler) = copy.deepcopy(eager), data(), scalers(scale)
     eager_optimizer, optimizer = make_optimizer(eager), make_optimizer(model)
     state = torch.get_rng_state()
-    expected = train_eagerly(eager, loss_fn, eager_optimizer, eager_scaler, data, clip)
+    expected = train_eagerly(eager, loss_fn, eager_optimizer, eager_scaler, data, clip, before=before)
     torch.set_rng_state(state)
     step = spillway.torch.capture(model, loss_fn, optimizer, data[0], scaler=scaler, clip_grad=clip)
     train = compiled_within(step, "50%", **how)
     for batch, loss in zip(data, expected[::2]):
+        before(optimizer)
         same(train(batch), loss, "loss")
     train.sync()
     same_dicts(model.state_dict(), eager.state_dict(), "model")
@@ -87,6 +93,14 @@ def compare(make_optimizer, scale, clip=None, make=perceptron, loss_fn=classify,
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_captured_step(name, clip):
     compare(OPTIMIZERS[name], 2.0**16, clip)
+
+
+@pytest.mark.short
+def test_settings_may_change():
+    def before(optimizer):
+        optimizer.param_groups[0]["weight_decay"] += 0.01
+
+    compare(adamw, 2.0**16, before=before)
 
 
 @pytest.mark.parametrize("scale", [3.0, LARGE])
