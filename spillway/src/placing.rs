@@ -20,6 +20,10 @@ const MOST_SLOTS: usize = 1 << 22;
 /// Placements may lengthen the period by at most one part in this many. `docs/research/placements.md` states
 /// this choice.
 const LONGER: u64 = 100;
+/// Within a larger budget, no plan should map memory as it runs. Placements may then lengthen the period by one
+/// part in [`LARGE_LONGER`]. Of 60 random works within 1.3 GiB and more, none needed this.
+const LARGE_BYTES: u64 = 1 << 30;
+const LARGE_LONGER: u64 = 20;
 /// Fixed objects save some waits, which may shorten the plan of another strategy by at most one part in this
 /// many. In small graphs, they shorten it by a tenth and more. Of 112 random works of 300 ops and more, they
 /// shortened no plan.
@@ -68,11 +72,11 @@ impl fmt::Display for Unplaced {
 
 /// Plans with objects of several chunks if the strategy is `auto` and the budget has thousands of chunks.
 ///
-/// Plans with fixed physical objects if they lengthen the period by at most a hundredth, or if the period is
-/// no longer than the host's mapping time without fixed objects. If there are too few objects, or the waits
-/// for them take longer, tries smaller budgets, whose plans leave more objects free. Otherwise returns the
-/// plan without fixed objects, and the reason. For `auto`, returns the plan of another strategy if it is
-/// shorter in the end.
+/// Plans with fixed physical objects if they lengthen the period by at most a hundredth (a twentieth in more than
+/// a GiB), or if the period is no longer than the host's mapping time without fixed objects. If there are too few
+/// objects, or the waits for them take longer, tries smaller budgets, whose plans leave more objects free.
+/// Otherwise returns the plan without fixed objects, and the reason. For `auto`, returns the plan of another
+/// strategy if it is shorter in the end.
 ///
 /// # Errors
 /// The errors of [`planning::plan`].
@@ -250,7 +254,9 @@ pub fn plan_by(
         placed = place(graph, machine, &candidate, most_ns);
         best = shorter(best, placed.clone());
     }
-    let most_ns = most_ns.max(mapping_ns(graph, machine, &plain.plan()));
+    let longer = if request.budget_bytes > LARGE_BYTES { LARGE_LONGER } else { LONGER };
+    let longest_ns = plain.predicted.period_ns.saturating_add(plain.predicted.period_ns / longer);
+    let most_ns = longest_ns.max(mapping_ns(graph, machine, &plain.plan()));
     Ok(match best {
         Ok(placed) if placed.predicted.period_ns <= most_ns => (placed, None),
         Ok(placed) => (plain, Some(Unplaced::Slow(placed.predicted.period_ns))),
@@ -445,12 +451,14 @@ mod tests {
     use super::*;
     use planner_core::Kind;
 
-    #[test]
-    fn a_plan_that_maps_for_longer_than_another_runs_is_not_shorter() {
-        const CHUNK_BYTES: u64 = 4096;
+    const CHUNK_BYTES: u64 = 4096;
+    const BUDGET_CHUNKS: u64 = 13;
+
+    /// A chain of layers whose tensors have four chunks each.
+    fn chain(chunk_bytes: u64) -> workloads::OwnedGraph {
         let mut owned = workloads::OwnedGraph::new("chain");
         let tensor = |graph: &mut workloads::OwnedGraph, name: &str, kind| {
-            graph.push_tensor(name, 4 * CHUNK_BYTES, kind)
+            graph.push_tensor(name, 4 * chunk_bytes, kind)
         };
         let mut before = tensor(&mut owned, "input", Kind::Input);
         for layer in 0..4 {
@@ -459,10 +467,23 @@ mod tests {
             owned.push_op("op", 1000, 0, &[before, weight], &[after]);
             before = after;
         }
-        let graph = owned.graph().expect("a chain is a graph");
+        owned
+    }
+
+    fn machine(chunk_bytes: u64, map_ns_per_chunk: u64) -> Machine {
         let machine = workloads::machines::builtin("v100-pcie3").expect("a machine").machine;
-        let machine = Machine::new((*machine).with_chunk_bytes(CHUNK_BYTES)).expect("a machine");
-        let request = Request { graph: &graph, machine: &machine, budget_bytes: 13 * CHUNK_BYTES };
+        let mut parameters = (*machine).with_chunk_bytes(chunk_bytes);
+        parameters.map_ns_per_chunk = map_ns_per_chunk;
+        parameters.unmap_ns_per_chunk = map_ns_per_chunk;
+        Machine::new(parameters).expect("a machine")
+    }
+
+    #[test]
+    fn a_plan_that_maps_for_longer_than_another_runs_is_not_shorter() {
+        let (owned, machine) = (chain(CHUNK_BYTES), machine(CHUNK_BYTES, 20_000));
+        let graph = owned.graph().expect("a chain is a graph");
+        let budget_bytes = BUDGET_CHUNKS * CHUNK_BYTES;
+        let request = Request { graph: &graph, machine: &machine, budget_bytes };
         let plain = planning::plan(&request, Strategy::OnDemand).expect("a plan");
         let placed = place(&graph, &machine, &plain, u64::MAX).expect("placements");
         let shorter = |other: &OwnedPlan| {
@@ -475,5 +496,25 @@ mod tests {
         other.predicted.period_ns = placed.predicted.period_ns - 1;
         assert!(mapping_ns > placed.predicted.period_ns, "{mapping_ns} ns");
         assert!(!shorter(&other));
+    }
+
+    #[test]
+    fn above_a_gib_objects_are_fixed_although_waits_for_them_take_longer() {
+        let is_fixed = |chunk_bytes, shorter| {
+            let (owned, machine) = (chain(chunk_bytes), machine(chunk_bytes, 0));
+            let graph = owned.graph().expect("a chain is a graph");
+            let budget_bytes = BUDGET_CHUNKS * chunk_bytes;
+            let request = Request { graph: &graph, machine: &machine, budget_bytes };
+            let planned = plan_by(&request, |request| {
+                let mut plan = planning::plan(request, Strategy::OnDemand)?;
+                plan.predicted.period_ns -= plan.predicted.period_ns / shorter;
+                Ok(plan)
+            });
+            planned.expect("a plan").0.placements.is_some()
+        };
+        assert!(is_fixed(CHUNK_BYTES, 200));
+        assert!(!is_fixed(CHUNK_BYTES, 30));
+        assert!(is_fixed(LARGE_BYTES / 8, 30));
+        assert!(!is_fixed(LARGE_BYTES / 8, 15));
     }
 }
