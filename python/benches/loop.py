@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 
+import peft
 import torch
 import torchvision
 import transformers
@@ -21,9 +22,23 @@ CHUNK_BYTES = 1 << 20
 BUDGETS = "100%", "50%", "35%", "25%"
 
 
-def gpt2():
-    config = transformers.GPT2Config(use_cache=False)
-    return transformers.GPT2LMHeadModel(config).train(), torch.randint(50257, (2, 128))
+def language(make, config):
+    return make(config).train(), torch.randint(config.vocab_size, (2, 128))
+
+
+def llama():
+    """A small Llama with adapters of rank 8 at all matrices of its layers."""
+    config = transformers.LlamaConfig(
+        vocab_size=32000,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=4,
+        use_cache=False,
+    )
+    model, batch = language(transformers.LlamaForCausalLM, config)
+    return peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear")), batch
 
 
 def vision(name):
@@ -31,8 +46,21 @@ def vision(name):
     return model, (torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
 
 
-MODELS = {"gpt2": gpt2} | {
-    name: lambda name=name: vision(name) for name in ("resnet50", "convnext_tiny", "swin_t")
+MODELS = {
+    "gpt2": lambda: language(transformers.GPT2LMHeadModel, transformers.GPT2Config(use_cache=False)),
+    "bert": lambda: language(transformers.BertForMaskedLM, transformers.BertConfig()),
+    "llama with lora": llama,
+} | {
+    name: partial(vision, name)
+    for name in (
+        "resnet50",
+        "convnext_tiny",
+        "swin_t",
+        "densenet121",
+        "efficientnet_b0",
+        "mobilenet_v3_large",
+        "regnet_y_800mf",
+    )
 }
 
 

@@ -7,6 +7,7 @@ is supplied with the present number. After the iteration, Python computes the ne
 import inspect
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -27,8 +28,7 @@ RATES = "lr", "initial_lr"  # settings that each iteration is supplied with, whe
 MOST_WHOLE = 2**53  # whole numbers up to this are exact in double precision
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """An entry of an optimizer's groups or states, or a leaf of it if it is a container. `owner` is the number of a
     group, or what the optimizer has a state for, mostly a parameter."""
 
@@ -337,7 +337,7 @@ def refuse(optimizer, sentence, line):
 
 
 def is_equal(before, after):
-    """Returns whether a step has changed nothing, given what was there before and what is there now."""
+    """Returns whether two values are one object, or equal values of Python."""
     if is_same(before, after):
         return True
     plain = not any(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in (before, after))

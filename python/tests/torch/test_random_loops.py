@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 from test_compiled_training import compiled_anew, squares  # noqa: F401
-from test_optimizer import OPTIMIZERS, Pair
+from test_optimizer import OPTIMIZERS, Pair, scale_settings
 from torch import nn
 
 pytestmark = pytest.mark.short
@@ -148,6 +148,12 @@ def change_the_rate(s, called, model, optimizer, draw):
             group["lr"] *= 0.9
 
 
+def change_the_settings(s, called, model, optimizer, draw):
+    scale_settings(optimizer, 0.97)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = draw.choice((0, 0.01, 0.1))
+
+
 def save(s, called, model, optimizer, draw):
     s["saved"] = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
 
@@ -162,7 +168,7 @@ EVENTS = {
     train: 8, backward: 3, several: 2, step: 2, forward: 1, evaluate: 1, another_shape: 1, read_states: 1,
     write_weights: 1, write_gradients: 1, drop_a_gradient: 1, change_the_rate: 1, save: 1, load: 1,
     use_a_closure: 1, call_uncompiled: 1, autocast: 1, ask_for_the_gradient_of_the_batch: 1, change_the_mode: 1,
-    write_states: 1, write_buffers: 1, give_gradients: 1, hook_a_gradient: 1, freeze: 1,
+    write_states: 1, write_buffers: 1, give_gradients: 1, hook_a_gradient: 1, freeze: 1, change_the_settings: 1,
 }  # fmt: skip
 
 
