@@ -176,6 +176,12 @@ class States:
             if h.holder is owner:
                 yield number, storage, h
 
+    def have_all_held_by(self, owner, before):
+        """Returns whether the states are the same tensors as others, as far as an owner's session has the last values
+        of those."""
+        own = {id(h) for _, _, h in self.all}
+        return all(id(h) in own for _, _, h in before.held_by(owner))
+
     def release(self, owner):
         """Has the tensors hold what the owner does."""
         for _, _, h in self.held_by(owner):

@@ -293,9 +293,13 @@ class Compiled(Generic[Batch, Result]):
             return plan
 
     def _switch(self, step, plan):
-        """Goes on with another plan. Where its states are others, or the session has too little
-        memory for it or more than its budget, they go through the model to a new session."""
+        """Goes on with another plan. States that it does not have, or has as other tensors, go back to the model. Where
+        the session has too little memory for the plan or more than its budget, all go through the model to a new
+        session."""
         self.switched = None
+        states = States(step, self._known)
+        if not states.have_all_held_by(self, self._states):
+            self.hand_back()
         if self._session is not None and self._started.budget_bytes <= plan.budget_bytes:
             kernels = _Kernels(step, plan, self._undo, self._strict)
             try:
@@ -307,7 +311,7 @@ class Compiled(Generic[Batch, Result]):
                 raise
             else:
                 self._step, self._running, self._kernels = step, plan, kernels
-                self._states = States(step, self._known)
+                self._states = states
                 return
         self.hand_back()
         self._start(step, plan)
