@@ -24,6 +24,11 @@ class Captures:
         """Their plans, by shape."""
         return self._variant.plans
 
+    @property
+    def await_capture(self):
+        """Whether a change has been followed that no capture has seen yet."""
+        return self._variant.example is None
+
     def begin(self, step):
         """Takes a first capture."""
         self.example = self._variant.example = self._variant.steps[step.shapes] = step

@@ -197,7 +197,7 @@ def _sources_of(name, optimizer):
     """Returns what a step depends on in an optimizer, beside settings, which a call compares."""
     own = vars(optimizer)
     whole = lambda: (own["state"], own["param_groups"])
-    sources = [Source(whole, ["its states", "its groups"], name, "replaced")]
+    sources = [Source(whole, ["the dict of states", "the list of groups"], name, "replaced")]
     groups = optimizer.param_groups
     sources.append(Source(groups.__iter__, ["groups"], name, "changed", groups))
     for k, group in enumerate(groups):

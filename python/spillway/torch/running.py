@@ -91,6 +91,9 @@ class Compiled(Generic[Batch, Result]):
         if self._lost is not None:
             raise LostError(self._lost)
         with self._processes.together() as said:
+            training = self._captures.change() if captures is not self._captures else None
+            if training is not None and training.kind == "replaced":
+                self._follow(self._captures)  # before the evaluation writes states, such as a mean
             self._follow(captures)  # first, since what the optimizer counts is compared with present captures
             shapes = captures.shapes_of(batch)
             goes_on = self._session is not None and captures.plans.get(shapes) is self._running
@@ -208,7 +211,7 @@ class Compiled(Generic[Batch, Result]):
         if self._lost is not None:
             raise LostError(self._lost)
         if not overwrite:
-            self._refuse_conflicts(self._captures.change())
+            self._refuse_conflicts(None if self._captures.await_capture else self._captures.change())
         with Deferred(lambda: None):
             self.hand_back()
             self._states.reread()
@@ -251,7 +254,7 @@ class Compiled(Generic[Batch, Result]):
     def _follow(self, captures):
         """Follows what has changed around captures. Raises `ChangedError` where that cannot be."""
         change = captures.change()
-        if self._refuse_conflicts(change):
+        if self._refuse_conflicts(None if captures.await_capture else change):
             self._states.accept_edited()
         if change is not None:
             self._vary(captures, change)
