@@ -109,9 +109,6 @@ pub(super) fn make<'o>(
         let work = Work::as_given(request, &mut scratch)?;
         return make_end(&work, host, strategy, output, &mut scratch);
     }
-    if Hosted::new(request.graph, |_| true, &mut scratch.reborrow())?.is_none() {
-        return auto::make_with(request, (None, true), strategy, output, helper, &mut scratch);
-    }
     let orders = Orders::new(request, &mut output, helper.as_deref_mut(), &mut scratch)?;
     let works = orders.works(request, &mut scratch)?;
     let search = Search::new(&works, orders.best(&works));
