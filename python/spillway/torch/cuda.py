@@ -105,6 +105,14 @@ class Cuda:
         else:
             self._staging.download(source, target)
 
+    def copy_each(self, sources, targets):
+        """Enqueues a copy of each tensor to another one, as `copy` does."""
+        if all(source.device == target.device for source, target in zip(sources, targets)):
+            torch._foreach_copy_(targets, sources)
+        else:
+            for source, target in zip(sources, targets):
+                self.copy(source, target)
+
     def time_ns(self, launch, workspace, results, is_collective):
         """Returns the median time of launches that are enqueued while the device is busy: on an idle device,
         events measure how long the host takes to launch. `results` has the address of each result."""

@@ -4,12 +4,15 @@ has joined.
 Between them ops wait. The first has handed out the results, and gets their gradients; the second has
 handed out the gradients of parameters, and goes on when the optimizer steps. Parameters, buffers and
 other inputs are copied from the caller's tensors, as often as the plan needs them. Before the update,
-parameters and gradients are copied again, since the caller may have written them.
+parameters and gradients are copied again, since the caller may have written them. One op copies all small
+tensors at once.
 """
 
 import weakref
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from operator import itemgetter
 
 import torch
@@ -19,7 +22,7 @@ from torch.utils._pytree import tree_flatten
 from .capturing import explained, refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
-from .counting import entries_without
+from .counting import keys_of
 from .errors import CaptureError, FirstStepError, quoted
 from .layouts import kept_strides, shared_once
 from .logs import timed
@@ -28,13 +31,19 @@ from .memory import Lent
 from .numbers import Number, placed, value_of
 from .operations import Operation, Order, recorded
 from .processes import Alone
-from .recording import Recorder, Storage
+from .recording import Recorder, Storage, View, unique
 from .results import Results, refuse_overlaps
 from .scaling import Scaling
 from .step import Step
 from .supplying import Numbers
 from .swapping import Fakes, given, swapped_module
 from .updating import record_update
+
+LEAST_NS = 1000  # that a copy takes
+# Python and the session take as long for an op as for a copy of 100 KiB, so that one op copies small tensors. These
+# take memory earlier than if each had an op, and longer: all of them, at most a part of what the caller supplies.
+SMALL_BYTES = 64 << 10
+SMALL_PART = 128
 
 
 class Passes:
@@ -200,7 +209,9 @@ class Joint(Step):
         self.pattern = pattern
         self.keeps_states = update is not None  # the caller's tensors have all others
         self.updated_parameters = frozenset(update.parameters if update else ())
-        self._states = update.states if update else {}
+        states = update.states if update else {}
+        counts = update.supplied.counts if update else []
+        self._states = {p: (captured, keys_of(counts, p)) for p, captured in states.items()}
         self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]
         self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
         for k in self.updated:  # the caller has their values between iterations, and after errors
@@ -209,7 +220,6 @@ class Joint(Step):
         ordered = ops.ordered()
         waiting = next((k for k, op in enumerate(ordered) if op.name == "step"), len(ordered))
         self.update_ops = range(waiting, len(ordered))
-        self._counts = update.supplied.counts if update else []
         numbers = Numbers([update.supplied], update.rates) if update else Numbers()
         super().__init__(source, storages, ordered, (), ((), None), numbers)
         self.draws = False  # so that nobody but the caller puts the generator back after an error
@@ -237,8 +247,7 @@ class Joint(Step):
     def has_current_states(self):
         """Returns whether the optimizer has the states that the update was captured with."""
         states = vars(self.optimizer)["state"] if self._states else {}
-        own = {p: entries_without(self._counts, p, states.get(p, {})) for p in self._states}
-        return all(_is_same(own[p], captured) for p, captured in self._states.items())
+        return all(_are_same(states.get(p, {}), *known) for p, known in self._states.items())
 
     def written_states(self):
         """Returns the identities of the memory of states that the step writes."""
@@ -267,6 +276,17 @@ class Joint(Step):
         return self._results.assembled(handed, inputs)
 
 
+@dataclass
+class _Copy:
+    """A copy between a view and the tensor of the caller that `outside` returns for an iteration. It may be
+    made at a position among the recorded ops: from there on into the view, or up to there out of it."""
+
+    name: str
+    view: View
+    outside: Callable
+    position: float
+
+
 class _Ops:
     """The recorded ops, and among them those that exchange tensors with the caller.
 
@@ -278,6 +298,7 @@ class _Ops:
         pass."""
         self._recorder, self._copied_bytes_per_s = recorder, copied_bytes_per_s
         self._placed, self._handed = [], {}
+        self._most_small_bytes = sum(s.nbytes for s in recorder.storages if s.kind == "given") // SMALL_PART
         self._writes, self._uses = defaultdict(list), defaultdict(list)  # positions by tensor
         boundary, end = ends
         first, body, last = recorded(recorder, slice(boundary))
@@ -332,8 +353,9 @@ class _Ops:
         self._place(self._boundary, op, in_order=True)
 
     def hand_out(self, name, to, views, before_pause=False):
-        """Adds an op for each view, just after its last write: in the forward pass, or at all."""
+        """Adds ops that copy views, each just after its last write: in the forward pass, or at all."""
         self._handed[to] = views
+        copies = []
         for k, view in enumerate(views):
             if view is None or view.tensor is None:
                 continue
@@ -342,19 +364,21 @@ class _Ops:
                 last = max((w for w in writes if w < self._boundary), default=self._boundary - 0.4)
             else:
                 last = max([self._boundary, *writes])
-            op = self._copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k])
-            self._place(last + 0.25, op, in_order=True)
+            copies.append(_Copy(f"{name}.{k}", view, lambda i, k=k: getattr(i, to)[k], last + 0.25))
+        self._place_copies(to, copies, in_order=True)
 
     def take(self, given, updated):
-        """Adds an op for each input, just before its first use."""
+        """Adds ops that copy inputs, each just before its first use."""
+        fixed, written = [], []
         for k, fake in enumerate(given):
             view = self._recorder.view(fake) if _is_tensor(fake) else None
             uses = self._uses[view.tensor] if view is not None else []
             if uses and view.tensor is not None:
                 name = f"take {self._recorder.storages[view.tensor].name}"
-                op = self._copy(name, view, lambda i, k=k: i.input(k), into=True)
-                op.repeatable = not updated[k]
-                self._place(min(uses) - 0.25, op)
+                copy = _Copy(name, view, lambda i, k=k: i.input(k), min(uses) - 0.25)
+                (written if updated[k] else fixed).append(copy)
+        self._place_copies("take inputs", fixed, into=True, repeatable=True)
+        self._place_copies("take buffers", written, into=True)
 
     def update(self, update):
         """Adds the op that waits for the optimizer's step, and those that copy for it."""
@@ -368,15 +392,25 @@ class _Ops:
         waits = self._operation("step", [], [token], wait)
         waits.may_end = True
         self._place(self._end, waits, in_order=True)
-        for k, view in enumerate(update.rates):
-            self._take_after(token, f"lr.{k}", view, lambda i, k=k: i.rates[k])
+        rates = [
+            _Copy(f"lr.{k}", view, lambda i, k=k: i.rates[k], self._after_end(view))
+            for k, view in enumerate(update.rates)
+        ]
+        takes, writes = [], []
         for k, view in update.parameters.items():
             if view.tensor is None:  # it has no elements
                 continue
-            self._take_after(token, f"take {k} again", view, lambda i, k=k: i.update[k][0])
-            self._take_after(token, f"take gradient.{k}", update.gradients[k], lambda i, k=k: i.update[k][1])
-            op = self._copy(f"parameter.{k}", view, lambda i, k=k: i.update[k][0])
-            self._place(max(self._writes[view.tensor]) + 0.25, op)
+            gradient = update.gradients[k]
+            takes += [
+                _Copy(f"take {k} again", view, lambda i, k=k: i.update[k][0], self._after_end(view)),
+                _Copy(f"take gradient.{k}", gradient, lambda i, k=k: i.update[k][1], self._after_end(gradient)),
+            ]
+            writes.append((k, view))
+        for name, copies in (("rates", rates), ("take parameters and gradients", takes)):
+            self._place_copies(name, copies, into=True, repeatable=True, after=[token])
+        last = lambda view: max(self._writes[view.tensor]) + 0.25
+        copies = [_Copy(f"parameter.{k}", v, lambda i, k=k: i.update[k][0], last(v)) for k, v in writes]
+        self._place_copies("parameters", copies)
         self._write_states_after(token)
 
     def _write_states_after(self, token):
@@ -388,12 +422,9 @@ class _Ops:
             if not later.isdisjoint(op.reads):
                 later.update(op.writes)
 
-    def _take_after(self, token, name, view, outside):
-        """Adds the op that copies a tensor of the caller, just before its first use, once there is a
-        token."""
-        op = self._copy(name, view, outside, into=True)
-        op.reads, op.repeatable = [token], True
-        self._place(max(self._end, min(self._uses[view.tensor], default=0) - 0.25), op)
+    def _after_end(self, view):
+        """Returns the position just before the first use of a tensor of the update."""
+        return max(self._end, min(self._uses[view.tensor], default=0) - 0.25)
 
     def _append(self, ops, in_order=False):
         for op in ops:
@@ -406,25 +437,61 @@ class _Ops:
         for tensor in (*op.reads, *op.writes):
             self._uses[tensor].append(position)
 
-    def _copy(self, name, view, outside, into=False):
-        """Returns the op that copies a view into a tensor of the caller, or that into the view."""
+    def _place_copies(self, name, copies, into=False, after=(), repeatable=False, in_order=False):
+        """Adds an op for each copy out of the plan, or `into` it. One op makes all small copies: the first time that
+        one of them is needed, or when all can be made."""
+        nbytes = {k: self._nbytes(copy.view) for k, copy in enumerate(copies) if not copy.view.is_host_number}
+        small = _small(nbytes, self._most_small_bytes)
+        groups = [[copy] for k, copy in enumerate(copies) if k not in small]
+        groups += [[copies[k] for k in small]] if small else []
+        for group in groups:
+            positions = [copy.position for copy in group]
+            op = self._copies(group[0].name if len(group) == 1 else f"{name} ({len(group)} small)", group, into, after)
+            # A repeat would read all tensors again, some of which the caller may have written.
+            op.repeatable = repeatable and len(group) == 1
+            self._place(min(positions) if into else max(positions), op, in_order)
 
-        device = self._recorder.measure.device
+    def _copies(self, name, copies, into, after):
+        """Returns the op that copies views into tensors of the caller, or these into the views."""
+        device, outside = self._recorder.measure.device, [copy.outside for copy in copies]
 
         def bound(tensor_of, is_repeat):
-            inside = placed(view, tensor_of)
-            if into:
-                return lambda iteration: _copy(device, outside(iteration), inside)
-            return lambda iteration: _copy(device, inside, outside(iteration))
+            inside = [placed(copy.view, tensor_of) for copy in copies]
 
-        reads, writes = ([], [view.tensor]) if into else ([view.tensor], [])
-        return self._operation(name, reads, writes, bound)
+            def run(iteration):
+                theirs = [tensor(iteration) for tensor in outside]
+                sources, targets = (theirs, inside) if into else (inside, theirs)
+                if len(copies) == 1:
+                    _copy(device, sources[0], targets[0])
+                else:
+                    device.copy_each(*zip(*map(shared_once, sources, targets)))
 
-    def _operation(self, name, reads, writes, bound, repeatable=False):
+            return run
+
+        tensors = unique(copy.view.tensor for copy in copies)
+        reads, writes = (after, tensors) if into else (tensors, [])
+        return self._operation(name, [*reads], writes, bound, least_ns=LEAST_NS * len(copies))
+
+    def _nbytes(self, view):
+        return self._recorder.storages[view.tensor].nbytes
+
+    def _operation(self, name, reads, writes, bound, repeatable=False, least_ns=LEAST_NS):
         nbytes = sum(self._recorder.storages[t].nbytes for t in (*reads, *writes))
-        time_ns = max(1000, nbytes * 10**9 // self._copied_bytes_per_s)
+        time_ns = max(least_ns, nbytes * 10**9 // self._copied_bytes_per_s)
         costs = Measured(time_ns, 0, draws=False, repeats=repeatable)
         return Operation(name, reads, writes, bound, costs, repeatable)
+
+
+def _small(nbytes, most_bytes):
+    """Returns the places of the smallest tensors, given the bytes of each place: as many as take `most_bytes` together,
+    or none if only one does."""
+    small = []
+    for place in sorted(nbytes, key=nbytes.get):
+        most_bytes -= nbytes[place]
+        if most_bytes < 0 or nbytes[place] > SMALL_BYTES:
+            break
+        small.append(place)
+    return sorted(small) if len(small) > 1 else []
 
 
 def _gradients(results, tangents, given):
@@ -458,9 +525,9 @@ def _copy(device, source, target):
     device.copy(*shared_once(source, target))
 
 
-def _is_same(values, captured):
-    """Returns whether a parameter has the states that were captured, the same tensors."""
-    return values.keys() == captured.keys() and all(values[n] is v for n, v in captured.items())
+def _are_same(values, captured, counted):
+    """Returns whether a parameter has the states that were captured, the same tensors, beside what is counted."""
+    return values.keys() - counted == captured.keys() and all(values[n] is v for n, v in captured.items())
 
 
 def _is_tensor(value):

@@ -87,29 +87,38 @@ class Lent:
 
     def __init__(self, torch_device):
         self._device = torch_device
-        self._storages = {None: torch.empty(1).untyped_storage()}  # by name
-        self._alone = self._uses(None)
+        self._lent = {}  # by name
+        self._alone = _uses(_Lent(None, torch.empty(1)))
 
     def tensor(self, name, view):
         """Returns a tensor of the shape and strides of a view, with any values."""
         if self._device.type != "cpu":
             return empty(view, "cpu" if view.is_host_number else self._device)
-        if not self._is_free(name, form(view).untyped_storage().nbytes()):
-            made = empty(view, "cpu")
-            self._storages[name] = made.untyped_storage()
-            return made
-        return torch.empty(0, dtype=view.dtype).set_(self._storages[name], 0, view.shape, view.stride)
+        lent = self._lent.get(name)
+        if lent is None or not self._is_free(lent, view):
+            lent = self._lent[name] = _Lent(view, empty(view, "cpu"))
+        elif lent.view is not view:
+            whole = torch.empty(0, dtype=view.dtype).set_(lent.storage, 0, view.shape, view.stride)
+            lent = self._lent[name] = _Lent(view, whole)
+        return lent.tensor.data
 
-    def _is_free(self, name, nbytes):
-        """Returns whether a storage has so many bytes, and nobody else refers to it, nor another process."""
-        if name not in self._storages or self._uses(name) != self._alone:
+    def _is_free(self, lent, view):
+        """Returns whether memory has the size of a view, and nobody else refers to it, nor another process."""
+        if _uses(lent) != self._alone or lent.storage.is_shared():
             return False
-        return self._storages[name].nbytes() == nbytes and not self._storages[name].is_shared()
+        return lent.view is view or form(view).untyped_storage().nbytes() == lent.storage.nbytes()
 
-    def _uses(self, name):
-        """Returns how many references there are to a storage, in C++ and in Python."""
-        storage = self._storages[name]
-        return torch._C._storage_Use_Count(storage._cdata), getrefcount(storage)
+
+class _Lent:
+    """A tensor of a view, of which callers get aliases."""
+
+    def __init__(self, view, tensor):
+        self.view, self.tensor, self.storage = view, tensor, tensor.untyped_storage()
+
+
+def _uses(lent):
+    """Returns how many references there are to lent memory, in C++ and in Python."""
+    return torch._C._storage_Use_Count(lent.storage._cdata), getrefcount(lent.storage)
 
 
 def bytes_of(tensor):

@@ -85,6 +85,10 @@ class Processor:
         """Copies a tensor to another one."""
         target.copy_(source)
 
+    def copy_each(self, sources, targets):
+        """Copies each tensor to another one."""
+        torch._foreach_copy_(targets, sources)
+
     def time_ns(self, launch, workspace, results, is_collective):
         """Returns the time of a launch."""
         # Other threads run a collective, and other processes take part in it.

@@ -105,8 +105,11 @@ def refuse_overlaps(inputs, written, names, own):
     other."""
     if not written:
         return
+    extents = sorted(_extent(x, k) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor))
+    if all(end <= start for (_, end, _), (start, _, _) in zip(extents, extents[1:])):
+        return
     last = {}  # the input whose memory ends last so far, and this end, by whether it is written and own
-    for start, end, k in sorted(_extent(x, k) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor)):
+    for start, end, k in extents:
         is_written, is_own = k in written, k in own
         for (other_is_written, other_is_own), (other_end, other) in last.items():
             if start < other_end and (is_written or other_is_written) and not (is_own and other_is_own):
@@ -120,7 +123,8 @@ def refuse_overlaps(inputs, written, names, own):
 
 def _extent(tensor, k):
     """Returns where a tensor's memory begins and ends, and its position."""
-    nbytes = extent_of(tensor.shape, tensor.stride()) * tensor.itemsize
+    is_whole = tensor.is_contiguous()  # mostly, and found out sooner
+    nbytes = tensor.nbytes if is_whole else extent_of(tensor.shape, tensor.stride()) * tensor.itemsize
     return tensor.data_ptr(), tensor.data_ptr() + nbytes, k
 
 

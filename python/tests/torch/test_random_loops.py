@@ -11,6 +11,8 @@ from test_compiled_training import compiled_anew, squares  # noqa: F401
 from test_optimizer import OPTIMIZERS, Pair, scale_settings
 from torch import nn
 
+from spillway.torch import joint
+
 pytestmark = pytest.mark.short
 
 SEEDS = range(int(os.environ.get("SPILLWAY_LOOPS", 8)))
@@ -173,8 +175,10 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_loops(seed):
+def test_random_loops(seed, monkeypatch):
     draw = random.Random(seed)
+    if seed % 2:  # one op copies all that is small, although that is most of such models
+        monkeypatch.setattr(joint, "SMALL_PART", 1)
     budget = draw.choice(("min", "64KiB", "1MiB"))
     pair = Pair(model(draw), OPTIMIZERS[draw.choice(list(OPTIMIZERS))], budget=budget)
     # Before the first step an eager optimizer has no states, but a captured one does.
