@@ -10,10 +10,10 @@ WARM_UP_STEPS = 3  # they map memory
 
 
 def print_row(name, steps, trains, plans={}):
-    """Prints the median CPU time of a step in eager mode, and the median CPU times of other ways as multiples of it. In
-    brackets, it prints their median elapsed times as multiples of the periods that their `plans` predict. `trains` has
-    a function for each way, by name, which trains a step; "eager" comes first. All take turns, and a way that has no
-    plan leaves."""
+    """Prints the median CPU time of a step in eager mode, and the CPU times of other ways as multiples of it: the
+    median of the ratios in each turn, since machines are slower at times. In brackets, it prints their median elapsed
+    times as multiples of the periods that their `plans` predict. `trains` has a function for each way, by name, which
+    trains a step; "eager" comes first. All take turns, and a way that has no plan leaves."""
     times = {k: [] for k in trains}
     ways = dict(trains)
     for _ in range(WARM_UP_STEPS + steps):
@@ -26,14 +26,12 @@ def print_row(name, steps, trains, plans={}):
                 del ways[k]
             else:
                 times[k].append((time.process_time() - start[0], time.perf_counter() - start[1]))
-    medians = {k: tuple(map(median, zip(*t[WARM_UP_STEPS:]))) for k, t in times.items() if k in ways}
+    cpu_s, elapsed_s = ({k: [t[n] for t in times[k][WARM_UP_STEPS:]] for k in ways} for n in (0, 1))
     eager, *others = times
-    cells = (_cell(medians.get(k), medians[eager], plans.get(k)) for k in others)
-    print(f"| {name} | {1000 * medians[eager][0]:.0f} ms | {' | '.join(cells)} |", flush=True)
-
-
-def _cell(seconds, eager, plan):
-    if seconds is None:
-        return ""
-    ratio = f"{seconds[0] / eager[0]:.2f}"
-    return ratio if plan is None else f"{ratio} ({1e9 * seconds[1] / plan.figures.period_ns:.2f})"
+    cells = []
+    for k in others:
+        cell = f"{median(own / its for own, its in zip(cpu_s[k], cpu_s[eager])):.2f}" if k in ways else ""
+        if cell and k in plans:
+            cell += f" ({1e9 * median(elapsed_s[k]) / plans[k].figures.period_ns:.2f})"
+        cells.append(cell)
+    print(f"| {name} | {1000 * median(cpu_s[eager]):.0f} ms | {' | '.join(cells)} |", flush=True)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import spillway.torch
 
-STEPS = 7
+STEPS = 15
 CHUNK_BYTES = 1 << 20
 BUDGETS = "100%", "50%", "35%", "25%"
 
