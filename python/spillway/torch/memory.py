@@ -104,9 +104,9 @@ class Lent:
 
     def _is_free(self, lent, view):
         """Returns whether memory has the size of a view, and nobody else refers to it, nor another process."""
-        if _uses(lent) != self._alone or lent.storage.is_shared():
-            return False
-        return lent.view is view or form(view).untyped_storage().nbytes() == lent.storage.nbytes()
+        if _uses(lent) != self._alone or lent.storage.is_shared() or lent.storage.nbytes() != lent.nbytes:
+            return False  # a caller may have resized it
+        return lent.view is view or form(view).untyped_storage().nbytes() == lent.nbytes
 
 
 class _Lent:
@@ -114,6 +114,7 @@ class _Lent:
 
     def __init__(self, view, tensor):
         self.view, self.tensor, self.storage = view, tensor, tensor.untyped_storage()
+        self.nbytes = self.storage.nbytes()
 
 
 def _uses(lent):
