@@ -194,15 +194,12 @@ def places_of(counts):
     return {place for count in counts for place in count.places}
 
 
-def keys_of(counts, owner):
-    """Returns the keys of some counts in a state."""
-    return {place.key for place in places_of(counts) if place.owner is owner}
-
-
-def entries_without(counts, owner, entries):
-    """Returns what a state has, without some counts."""
-    keys = keys_of(counts, owner)
-    return {key: value for key, value in entries.items() if key not in keys}
+def keys_by_owner(counts):
+    """Returns the keys of some counts, by the identity of their owner."""
+    keys = defaultdict(set)
+    for place in places_of(counts):
+        keys[id(place.owner)].add(place.key)
+    return keys
 
 
 def constants(counts, optimizer):

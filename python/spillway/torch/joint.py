@@ -22,7 +22,6 @@ from torch.utils._pytree import tree_flatten
 from .capturing import explained, refuse_collectives
 from .checkpoints import without_checkpoints
 from .constants import Constants
-from .counting import keys_of
 from .errors import CaptureError, FirstStepError, quoted
 from .layouts import kept_strides, shared_once
 from .logs import timed
@@ -209,9 +208,7 @@ class Joint(Step):
         self.pattern = pattern
         self.keeps_states = update is not None  # the caller's tensors have all others
         self.updated_parameters = frozenset(update.parameters if update else ())
-        states = update.states if update else {}
-        counts = update.supplied.counts if update else []
-        self._states = {p: (captured, keys_of(counts, p)) for p, captured in states.items()}
+        self._states = update.states if update else {}
         self.updated = [k for k, view in enumerate(ops.handed("updates")) if view]
         self._handed = {name: ops.handed(name) for name in ("results", "updates", "gradients")}
         for k in self.updated:  # the caller has their values between iterations, and after errors
@@ -396,21 +393,22 @@ class _Ops:
             _Copy(f"lr.{k}", view, lambda i, k=k: i.rates[k], self._after_end(view))
             for k, view in enumerate(update.rates)
         ]
-        takes, writes = [], []
-        for k, view in update.parameters.items():
-            if view.tensor is None:  # it has no elements
-                continue
+        parameters = {k: view for k, view in update.parameters.items() if view.tensor is not None}  # with elements
+        takes = []
+        for k, view in parameters.items():
             gradient = update.gradients[k]
             takes += [
                 _Copy(f"take {k} again", view, lambda i, k=k: i.update[k][0], self._after_end(view)),
                 _Copy(f"take gradient.{k}", gradient, lambda i, k=k: i.update[k][1], self._after_end(gradient)),
             ]
-            writes.append((k, view))
-        for name, copies in (("rates", rates), ("take parameters and gradients", takes)):
-            self._place_copies(name, copies, into=True, repeatable=True, after=[token])
+        self._place_copies("rates", rates, into=True, repeatable=True, after=[token])
+        self._place_copies("take parameters and gradients", takes, into=True, repeatable=True, after=[token])
         last = lambda view: max(self._writes[view.tensor]) + 0.25
-        copies = [_Copy(f"parameter.{k}", v, lambda i, k=k: i.update[k][0], last(v)) for k, v in writes]
-        self._place_copies("parameters", copies)
+        written = [
+            _Copy(f"parameter.{k}", view, lambda i, k=k: i.update[k][0], last(view))
+            for k, view in parameters.items()
+        ]
+        self._place_copies("parameters", written)
         self._write_states_after(token)
 
     def _write_states_after(self, token):
@@ -440,7 +438,9 @@ class _Ops:
     def _place_copies(self, name, copies, into=False, after=(), repeatable=False, in_order=False):
         """Adds an op for each copy out of the plan, or `into` it. One op makes all small copies: the first time that
         one of them is needed, or when all can be made."""
-        nbytes = {k: self._nbytes(copy.view) for k, copy in enumerate(copies) if not copy.view.is_host_number}
+        storages = self._recorder.storages
+        views = {k: copy.view for k, copy in enumerate(copies) if not copy.view.is_host_number}
+        nbytes = {k: storages[view.tensor].nbytes for k, view in views.items()}
         small = _small(nbytes, self._most_small_bytes)
         groups = [[copy] for k, copy in enumerate(copies) if k not in small]
         groups += [[copies[k] for k in small]] if small else []
@@ -471,9 +471,6 @@ class _Ops:
         tensors = unique(copy.view.tensor for copy in copies)
         reads, writes = (after, tensors) if into else (tensors, [])
         return self._operation(name, [*reads], writes, bound, least_ns=LEAST_NS * len(copies))
-
-    def _nbytes(self, view):
-        return self._recorder.storages[view.tensor].nbytes
 
     def _operation(self, name, reads, writes, bound, repeatable=False, least_ns=LEAST_NS):
         nbytes = sum(self._recorder.storages[t].nbytes for t in (*reads, *writes))

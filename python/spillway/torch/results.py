@@ -107,7 +107,7 @@ def refuse_overlaps(inputs, written, names, own):
         return
     extents = sorted(_extent(x, k) for k, x in enumerate(inputs) if isinstance(x, torch.Tensor))
     if all(end <= start for (_, end, _), (start, _, _) in zip(extents, extents[1:])):
-        return
+        return  # which inputs these are does not matter
     last = {}  # the input whose memory ends last so far, and this end, by whether it is written and own
     for start, end, k in extents:
         is_written, is_own = k in written, k in own

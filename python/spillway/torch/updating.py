@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from .arguments import is_of_torch
 from .capturing import explained
 from .carrying import carry
-from .counting import Entries, entries_without, refuse
+from .counting import Entries, keys_by_owner, refuse
 from .errors import CaptureError
 from .ownership import Substitution
 from .recording import Recorder
@@ -32,7 +32,8 @@ from .twice import compare, left_by, other_change, told
 class Update:
     """A recorded step of an optimizer: the views of what its caller supplies. `parameters` and
     `gradients` are by the positions of the graph's inputs. `states` are those of the optimizer that the
-    step was recorded with, by parameter, without counts, which are `supplied`."""
+    step was recorded with, by parameter: what they have without counts, and the keys of counts, which are
+    `supplied`."""
 
     parameters: dict
     gradients: dict
@@ -104,9 +105,15 @@ class _Run:
         """Returns what was recorded."""
         own = vars(self._optimizer)["state"]
         parameters, gradients = ({k: pair[n] for k, pair in self._views.items()} for n in (0, 1))
-        states = {p: entries_without(self.supplied.counts, p, own.get(p, {})) for p in self._parameters.values()}
+        counted = keys_by_owner(self.supplied.counts)
+        states = {p: _apart(own.get(p, {}), counted[id(p)]) for p in self._parameters.values()}
         rates = [self.recorder.view(rate) for rate in self.supplied.rates]
         return Update(parameters, gradients, rates, states, self.supplied)
+
+
+def _apart(entries, counted):
+    """Returns what a state has without counts, and the keys of counts."""
+    return {key: value for key, value in entries.items() if key not in counted}, counted
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_compiled_training import compiled_anew, plans, rows, squares  # noqa: F401
+from test_compiled_training import compiled_anew, rows, squares  # noqa: F401
 from test_optimizer import Pair, captures  # noqa: F401
 from torch import nn
 
