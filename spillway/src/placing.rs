@@ -24,12 +24,13 @@ const LONGER: u64 = 100;
 /// part in [`LARGE_LONGER`]. Of 60 random works within 1.3 GiB and more, none needed this.
 const LARGE_BYTES: u64 = 1 << 30;
 const LARGE_LONGER: u64 = 20;
-/// Fixed objects save some waits, which may shorten the plan of another strategy by at most one part in this
-/// many. In small graphs, they shorten it by a tenth and more. Of 112 random works of 300 ops and more, they
-/// shortened no plan.
-const SHORTER: u64 = 128;
+/// Fixed objects save some waits, which may shorten the plan of another strategy by at most one part in
+/// [`SMALL_SHORTER`] if the graph is small. Of 112 random works of 300 ops and more, they shortened no plan.
 const SMALL_SHORTER: u64 = 4;
 const SMALL_OPS: usize = 256;
+/// In larger graphs, plans of other strategies are of use if they are shorter by more than one part in this many.
+/// Fixing their objects takes seconds.
+const MUCH_SHORTER: u64 = 1024;
 /// With objects of another size, plans of other strategies are shorter by at most one part in this many. In 40
 /// random decoders, they were at most 7.1 % shorter.
 const OTHER_OBJECTS: u64 = 10;
@@ -171,15 +172,17 @@ fn shorter_plan(
     best: (OwnedPlan, Option<Unplaced>),
     other: Result<(OwnedPlan, Option<Unplaced>), PlanningError>,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
-    let period_ns = |(plan, _): &(OwnedPlan, Option<Unplaced>)| {
-        let mapping_ns = mapping_ns(request.graph, request.machine, &plan.plan());
-        plan.predicted.period_ns.max(mapping_ns)
-    };
     match other {
-        Ok(other) if period_ns(&other) < period_ns(&best) => Ok(other),
+        Ok(other) if taken_ns(request, &other.0) < taken_ns(request, &best.0) => Ok(other),
         Err(PlanningError::Scratch(error)) => Err(error.into()),
         _ => Ok(best),
     }
+}
+
+/// Returns the period of a plan, or the host's time for mapping if that is longer.
+fn taken_ns(request: &Request<'_>, plan: &OwnedPlan) -> u64 {
+    let mapping_ns = mapping_ns(request.graph, request.machine, &plan.plan());
+    plan.predicted.period_ns.max(mapping_ns)
 }
 
 /// Returns the shortest of a finished plan and the plans of all other strategies. No other strategy beats
@@ -192,10 +195,12 @@ fn best_of_all(
     buffers: &mut Buffers,
 ) -> Result<(OwnedPlan, Option<Unplaced>), PlanningError> {
     let is_small = request.graph.ops().len() < SMALL_OPS;
-    let shorter = if is_small { SMALL_SHORTER } else { SHORTER };
     for strategy in Strategy::all() {
-        let least_ns = best.0.predicted.period_ns;
-        let below_ns = least_ns.saturating_add(least_ns / shorter);
+        let least_ns = taken_ns(request, &best.0);
+        let below_ns = match is_small {
+            true => least_ns.saturating_add(least_ns / SMALL_SHORTER),
+            false => least_ns.saturating_sub(least_ns / MUCH_SHORTER),
+        };
         if others_ns >= below_ns {
             break;
         }
@@ -338,6 +343,8 @@ pub fn place(
         }
         let Ok(size) = slots(graph, machine, &plan.plan(), iterations) else { return best };
         let ways = [(true, true), (false, true), (true, false), (false, false)];
+        // A single iteration has no iteration before it to settle from.
+        let ways = ways.into_iter().filter(|&(settled, _)| !settled || iterations > 1);
         for (settled, spares_due) in ways {
             let Some(rest) = left.checked_sub(size.1) else {
                 let counts = plan.pools.iter().map(|pool| pool.count);

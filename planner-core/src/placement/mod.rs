@@ -3,7 +3,7 @@
 
 mod addresses;
 mod contiguous;
-mod free;
+mod line;
 mod place;
 mod sweep;
 

@@ -102,7 +102,7 @@ impl fmt::Display for PlacementError {
 impl core::error::Error for PlacementError {}
 
 /// Words of scratch that [`place`] needs. `iterations` and `objects` of the limits come from the
-/// placements, the other limits from [`Limits::of_plan`]. 4.5 per object number, or the words for a
+/// placements, the other limits from [`Limits::of_plan`]. 8 per object number, or the words for a
 /// schedule and for lowering or predicting.
 #[must_use]
 pub const fn scratch_words(limits: &Limits) -> usize {
@@ -146,8 +146,8 @@ pub fn slots(
 /// The plan with fixed objects for everything that it allocates, and with the period that follows
 /// from waiting for exactly these objects. The same plan always gets the same placements.
 ///
-/// O(steps + operands + object numbers) for each iteration, plus lowering and predicting. If
-/// objects are scarce, up to 256 objects are tried for each number, and four million in addition.
+/// O(steps + operands + n log n) for n object numbers in all iterations, plus lowering and predicting. If
+/// objects are scarce, up to 64 pairs of objects are tried for each number, and a million in addition.
 ///
 /// # Errors
 /// [`PlacementError::Short`] if the objects of a pool do not suffice; an invalid plan, and buffers

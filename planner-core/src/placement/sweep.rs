@@ -19,7 +19,7 @@
 )]
 
 use super::Over;
-use super::free::Free;
+use super::line::Line;
 use crate::allocations::{self, Event, walk};
 use crate::graph::Graph;
 use crate::pieces::Pieces;
@@ -32,16 +32,13 @@ const NONE: u32 = u32::MAX;
 /// Later than every position.
 const NEVER: u32 = u32::MAX;
 
-/// The number of objects that may be tried: the first for each slot, plus the second. It bounds the
-/// time to seconds for millions of slots; the figures of `docs/research/placements.md` were made with these
-/// values.
-const TRIES: [u64; 2] = [256, 1 << 22];
+/// The number of pairs that may be tried: the first for each slot, plus the second. Of 142 sweeps that lacked
+/// no object (decoders and convolutional networks), none tried more than 13 for each slot.
+const TRIES: [u64; 2] = [64, 1 << 20];
 
-/// The number of pairs that may be tried in a row without an exchange that frees an object. Exchanges
-/// that free one have tried up to a million pairs (a step of 32 billion parameters in its least
-/// memory, chunks of 2 MiB). Without this limit, a sweep that lacks objects usually tries as many
-/// pairs as [`TRIES`] allows.
-const IN_VAIN: u64 = 1 << 21;
+/// The number of pairs that may be tried in a row without an exchange that frees an object. The same
+/// sweeps tried up to 14,407.
+const IN_VAIN: u64 = 1 << 17;
 
 /// A due object that is to be [spared](Over::spares_due) is due within this fraction of an
 /// iteration after a release. Among 124 plans of `auto` (eight works, 12 and 50 GB/s, 75 to 25 % of
@@ -53,9 +50,14 @@ pub(super) const fn scratch_words(limits: &Limits) -> usize {
     total([
         allocations::scratch_words(limits),
         words::<u32>(limits.objects).saturating_mul(8),
-        Free::scratch_words(limits),
-        words::<u32>(limits.pools).saturating_mul(3),
+        Line::scratch_words(limits.objects.saturating_mul(2), limits.objects).saturating_mul(2),
+        words::<u32>(limits.pools).saturating_mul(4),
     ])
+}
+
+/// The position at which an object must be free.
+fn due(arcs: &Arcs<'_>, home: &[u32], object: u32) -> u32 {
+    arcs.taken.get(home[object as usize] as usize).map_or(NEVER, |&taken| taken)
 }
 
 /// Finds an object for each slot, and writes their numbers to `objects`. Returns the number of
@@ -144,12 +146,16 @@ struct Colours<'w> {
     /// The last slot that each object serves, and the position at which that slot is released.
     last: &'w mut [u32],
     until: &'w mut [u32],
-    /// The position at which the object must be free.
-    due: &'w mut [u32],
-    free: Free<'w>,
-    /// The first object of each pool, and the number of used objects.
+    /// The slot at the end for which the object must be free.
+    home: &'w mut [u32],
+    /// The free objects of each pool, in the order of their releases.
+    free: Line<'w>,
+    /// The objects in use. The object that is due latest comes first.
+    held: Line<'w>,
+    /// The first object of each pool, the number of used objects, and the number of releases.
     first: &'w mut [u32],
     used: &'w mut [u32],
+    released: &'w mut [u32],
     lacking: u64,
     most_lacking: u64,
     /// The number of slots of an iteration, or 0.
@@ -177,16 +183,23 @@ impl<'w> Colours<'w> {
         scratch: &mut Scratch<'w>,
     ) -> Result<Self, OutOfScratch> {
         let (slots, pools) = (arcs.taken.len(), plan.pools.len());
+        let positions = slots.saturating_mul(2);
+        if u32::try_from(positions).is_err() {
+            let free_words = scratch.free_words();
+            return Err(OutOfScratch { needed_words: usize::MAX, free_words });
+        }
         let mut colours = Self {
             arcs,
             object: scratch.take(slots, NONE)?,
             before: scratch.take(slots, NONE)?,
             last: scratch.take(slots, NONE)?,
             until: scratch.take(slots, 0)?,
-            due: scratch.take(slots, NEVER)?,
-            free: Free::new(slots as u32, pools, scratch)?,
+            home: scratch.take(slots, NONE)?,
+            free: Line::new(positions, slots, scratch)?,
+            held: Line::new(positions, slots, scratch)?,
             first: scratch.take(pools, 0)?,
             used: scratch.take(pools, 0)?,
+            released: scratch.take(pools, 0)?,
             lacking: 0,
             most_lacking,
             per_iteration: 0,
@@ -199,7 +212,7 @@ impl<'w> Colours<'w> {
             colours.first[pool] = first;
             colours.used[pool] = u64::from(slots).min(data.count) as u32;
             for object in first..first + colours.used[pool] {
-                colours.free.append(pool, object);
+                colours.release(pool, object);
             }
             first += slots;
         }
@@ -212,8 +225,43 @@ impl<'w> Colours<'w> {
 
     /// Whether an object may serve until a release.
     fn may_serve(&self, object: u32, given: u32) -> bool {
-        let due = self.due[object as usize];
+        let due = self.due(object);
         due == NEVER || given < due
+    }
+
+    /// The position at which the object must be free.
+    fn due(&self, object: u32) -> u32 {
+        due(self.arcs, self.home, object)
+    }
+
+    /// Appends an object to the free objects of its pool.
+    fn release(&mut self, pool: usize, object: u32) {
+        let position = 2 * self.first[pool] + self.released[pool];
+        self.released[pool] += 1;
+        self.put_free(position, object);
+    }
+
+    fn put_free(&mut self, position: u32, object: u32) {
+        self.free.put(position, object, |object| due(self.arcs, self.home, object));
+    }
+
+    fn remove_free(&mut self, object: u32) {
+        self.free.remove(object, |object| due(self.arcs, self.home, object));
+    }
+
+    /// The first free object of a pool, from a position on, that is due at `least_due` or later.
+    fn first_free(&self, pool: usize, from: u32, least_due: u32) -> Option<u32> {
+        let start = 2 * self.first[pool];
+        let range = from.max(start)..start + self.released[pool];
+        self.free.first(range, least_due, |object| due(self.arcs, self.home, object))
+    }
+
+    /// The position of an object among the objects in use.
+    fn rank(&self, object: u32) -> u32 {
+        match self.home[object as usize] {
+            NONE => object,
+            home => 2 * self.home.len() as u32 - 1 - home,
+        }
     }
 
     fn take(&mut self, at: u32, pool: usize, slots: Range<u32>) {
@@ -222,30 +270,38 @@ impl<'w> Colours<'w> {
             let object = if at > 0 && twin != NONE {
                 // It is due now, so it is free.
                 let home = self.object[twin as usize];
-                self.free.remove(home);
-                self.due[home as usize] = NEVER;
+                self.remove_free(home);
+                self.home[home as usize] = NONE;
                 home
             } else {
                 self.pick(slot, at, pool)
             };
             if at == 0 && twin != slot {
-                self.due[object as usize] = self.arcs.taken[twin as usize];
+                self.home[object as usize] = twin;
             }
             self.object[slot as usize] = object;
             self.before[slot as usize] = self.last[object as usize];
             self.serve_last(object, slot);
+            self.hold(object);
         }
     }
 
+    /// Notes the last slot of an object.
     fn serve_last(&mut self, object: u32, slot: u32) {
         self.last[object as usize] = slot;
         self.until[object as usize] = self.arcs.given.get(slot as usize).map_or(0, |&given| given);
     }
 
+    /// Notes that an object is in use.
+    fn hold(&mut self, object: u32) {
+        self.held.put(self.rank(object), object, |object| !self.until[object as usize]);
+    }
+
     fn give(&mut self, slots: Range<u32>) {
         for slot in slots {
             let object = self.object[slot as usize];
-            self.free.append(self.pool(object), object);
+            self.held.remove(object, |object| !self.until[object as usize]);
+            self.release(self.pool(object), object);
         }
     }
 
@@ -259,8 +315,8 @@ impl<'w> Colours<'w> {
         if found.is_none() && self.close > 0 {
             found = self.oldest(pool, given);
         }
-        if let Some(object) = found.or_else(|| self.exchange(pool, at, given)) {
-            self.free.remove(object);
+        if let Some(object) = found.or_else(|| self.exchange(pool, given)) {
+            self.remove_free(object);
             return object;
         }
         self.lacking += 1;
@@ -273,13 +329,8 @@ impl<'w> Colours<'w> {
 
     /// Among the objects that may serve until a release, the object that has been free for longest.
     /// Unused objects come first, so the pool is too small only if all of its objects are in use.
-    fn oldest(&mut self, pool: usize, given: u32) -> Option<u32> {
-        let mut next = self.free.first(pool);
-        while let Some(free) = next.filter(|&free| !self.may_serve(free, given)) {
-            self.tries = self.tries.checked_sub(1)?;
-            next = self.free.after(free);
-        }
-        next
+    fn oldest(&self, pool: usize, given: u32) -> Option<u32> {
+        self.first_free(pool, 0, given.saturating_add(1))
     }
 
     /// The object that a slot had in the previous iteration, if it is wanted and free.
@@ -294,46 +345,52 @@ impl<'w> Colours<'w> {
     }
 
     /// Frees an object that may serve until a release, by exchanges with free objects.
-    fn exchange(&mut self, pool: usize, at: u32, given: u32) -> Option<u32> {
-        let mut next = self.free.first(pool);
+    fn exchange(&mut self, pool: usize, given: u32) -> Option<u32> {
+        let mut next = self.first_free(pool, 0, 1);
         while let Some(mut free) = next.filter(|_| self.in_vain > 0) {
             self.tries = self.tries.checked_sub(1)?;
-            while let Some((held, ends)) = self.partner(free, pool, at, given) {
-                self.swap([free, held], ends);
-                self.free.replace(free, held);
+            while let Some((held, ends)) = self.partner(free, pool) {
+                self.exchange_between(free, held, ends);
                 if self.may_serve(held, given) {
                     self.in_vain = IN_VAIN;
                     return Some(held);
                 }
                 free = held;
             }
-            next = self.free.after(free);
+            next = self.first_free(pool, self.free.position(free) + 1, 1);
         }
         None
     }
 
-    /// An object in use that can exchange with a free object and is due late enough; otherwise the
-    /// object that is due latest, if it is due later than the free object. Also returns the slots
-    /// from which the two objects exchange their later slots.
-    fn partner(&mut self, free: u32, pool: usize, at: u32, given: u32) -> Option<(u32, [u32; 2])> {
-        let mut best = None;
-        let mut best_due = self.due[free as usize];
-        for held in self.first[pool]..self.first[pool] + self.used[pool] {
+    /// Among the objects in use that can exchange with a free object and are due later than that, the object
+    /// that is due latest. Also returns the slots from which the two objects exchange their later slots.
+    fn partner(&mut self, free: u32, pool: usize) -> Option<(u32, [u32; 2])> {
+        let due = self.due(free);
+        let mut ranks = 0..self.rank(free);
+        loop {
+            let until = |object: u32| !self.until[object as usize];
+            let held = self.held.first(ranks.clone(), (!due).saturating_add(1), until)?;
             self.tries = self.tries.checked_sub(1)?;
             self.in_vain = self.in_vain.checked_sub(1)?;
-            let (due, until) = (self.due[held as usize], self.until[held as usize]);
-            if due > best_due
-                && until >= at
-                && self.may_serve(free, until)
+            if self.due(held) <= due {
+                return None;
+            }
+            if self.pool(held) == pool
                 && let Some(ends) = self.both_free([free, held])
             {
-                (best, best_due) = (Some((held, ends)), due);
-                if self.may_serve(held, given) {
-                    break;
-                }
+                return Some((held, ends));
             }
+            ranks.start = self.held.position(held) + 1;
         }
-        best
+    }
+
+    /// Exchanges the later slots of a free object and an object in use, which is free then.
+    fn exchange_between(&mut self, free: u32, held: u32, ends: [u32; 2]) {
+        let position = self.free.position(free);
+        self.held.remove(held, |object| !self.until[object as usize]);
+        self.swap([free, held], ends);
+        self.hold(free);
+        self.put_free(position, held);
     }
 
     /// The last slots that a free object and one in use served before the last moment at which both
