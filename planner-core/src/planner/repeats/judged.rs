@@ -38,9 +38,8 @@ pub(super) struct KnownList<'k> {
     pub(super) judged: Judged,
     /// If the list fits, its pressures, by the launches of the round's first sequence.
     pub(super) pressure: Pressure<'k>,
-    /// The hash of its launches, and the [`near_ns`](crate::planner::trials::Judging::near_ns) with
-    /// which it was judged. `None` before a list was judged.
-    key: Option<(u64, u64)>,
+    /// The hash of its launches. `None` before a list was judged.
+    hash: Option<u64>,
 }
 
 /// The last lists that a round has judged. Many prices lead to the same list.
@@ -60,26 +59,25 @@ impl<'k> Known<'k> {
         let mut lists = heapless::Vec::new();
         for _ in 0..REMEMBERED {
             let pressure = Pressure::new(launches, scratch)?;
-            let _ = lists.push(KnownList { judged: Judged::default(), pressure, key: None });
+            let _ = lists.push(KnownList { judged: Judged::default(), pressure, hash: None });
         }
         Ok(Self { lists, oldest: 0 })
     }
 
-    /// The list with these launches, judged with this `near_ns`. Calls `judge` if it is not known,
-    /// and forgets the oldest list.
+    /// The list with these launches. Calls `judge` if it is not known, and forgets the oldest list.
     pub(super) fn get_or_judge<E>(
         &mut self,
-        key: (u64, u64),
+        hash: u64,
         judge: impl FnOnce(&mut Pressure<'k>) -> Result<Judged, E>,
     ) -> Result<&KnownList<'k>, E> {
-        if let Some(at) = self.lists.iter().position(|list| list.key == Some(key)) {
+        if let Some(at) = self.lists.iter().position(|list| list.hash == Some(hash)) {
             return Ok(&self.lists[at]);
         }
         let list = &mut self.lists[self.oldest];
         self.oldest = self.oldest.saturating_add(1) % REMEMBERED;
-        list.key = None;
+        list.hash = None;
         list.judged = judge(&mut list.pressure)?;
-        list.key = Some(key);
+        list.hash = Some(hash);
         Ok(list)
     }
 }
@@ -96,24 +94,23 @@ mod tests {
         let mut scratch = Scratch::new(&mut memory);
         let mut known = Known::new(LAUNCHES, &mut scratch).unwrap();
         let mut judgements = 0;
-        let mut judge = |known: &mut Known<'_>, key: (u64, u64)| {
+        let mut judge = |known: &mut Known<'_>, hash: u64| {
             let before = judgements;
-            let list = known.get_or_judge(key, |pressure| {
+            let list = known.get_or_judge(hash, |pressure| {
                 judgements += 1;
-                pressure.up.fill(key.0 as u8);
-                Ok::<_, OutOfScratch>(Judged { cost: Some(key), excess_bytes: 0 })
+                pressure.up.fill(hash as u8);
+                Ok::<_, OutOfScratch>(Judged { cost: Some((hash, 0)), excess_bytes: 0 })
             });
             let list = list.unwrap();
-            assert_eq!((list.judged.cost, list.pressure.up[0]), (Some(key), key.0 as u8));
+            assert_eq!((list.judged.cost, list.pressure.up[0]), (Some((hash, 0)), hash as u8));
             judgements > before
         };
         for list in 0..REMEMBERED as u64 {
-            assert!(judge(&mut known, (list, 9)));
+            assert!(judge(&mut known, list));
         }
-        assert!(!judge(&mut known, (0, 9)));
-        assert!(judge(&mut known, (7, 8)), "with another near_ns it may be judged by other lists");
-        assert!(!judge(&mut known, (7, 9)));
-        assert!(judge(&mut known, (0, 9)), "it was the oldest");
-        assert!(!judge(&mut known, (2, 9)));
+        assert!(!judge(&mut known, 0));
+        assert!(judge(&mut known, REMEMBERED as u64));
+        assert!(judge(&mut known, 0), "it was the oldest");
+        assert!(!judge(&mut known, 2));
     }
 }

@@ -253,6 +253,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let for_later = left.saturating_sub(lists / 2);
+        let had_plan = self.incumbent.period_ns().is_some();
         let before = self.incumbent.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
@@ -267,6 +268,10 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
                 // a plan with fewer lists than more prices do.
                 return Ok(());
             }
+        }
+        if had_plan && self.incumbent.rank() == before {
+            // If no price adds repeats to the best list, learned pressures rarely do.
+            return Ok(());
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
@@ -320,8 +325,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         let launches = super::launches(self.base, memory, gaps, used, prices, lists, &mut scratch)?;
         let Some(launches) = launches else { return Ok(Judged::default()) };
         let hash = order::hash(list[..launches].iter().copied());
-        let near_ns = self.incumbent.near_ns();
-        let known = self.known.get_or_judge((hash, near_ns), |pressure| {
+        let known = self.known.get_or_judge(hash, |pressure| {
             let order = list[..launches].iter().copied();
             let sequence = base.in_order(order.clone(), &mut scratch)?;
             let task = Task { sequence: &sequence, ..*self.base };
@@ -329,6 +333,7 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
                 Weight::Density => &BY_DENSITY,
                 Weight::Spread => &BY_SPREAD,
             };
+            let near_ns = self.incumbent.near_ns();
             let judging = Judging { near_ns, judges: &judges[..JUDGES] };
             let seen = Some((pressure, &*positions));
             let judged = judge(&task, self.output.reborrow(), judging, seen, &mut scratch)?;

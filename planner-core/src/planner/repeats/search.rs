@@ -26,8 +26,9 @@ const MOST_JOINS: usize = 4 + 2 * u32::BITS as usize;
 const MOST_WAYS: usize = 4;
 const MOST_ORDERS: usize = MOST_WAYS + 1;
 
-/// The most incumbents of one thread at once: two for each order, one by load, and one of segments.
-const MOST_INCUMBENTS: usize = 2 * MOST_ORDERS + 2;
+/// The most incumbents of one thread at once: two for each order, one spread, one by load, and one of
+/// segments.
+const MOST_INCUMBENTS: usize = 2 * MOST_ORDERS + 3;
 
 /// The number of prices that rank two orders of the ops.
 const RANK_LISTS: usize = 3;
@@ -98,12 +99,7 @@ pub(in crate::planner) fn best<'s>(
     let mut kept = Incumbent::new(&task, scratch)?;
     let mut segmented = Incumbent::new(&task, scratch)?;
     let incumbents = [&mut once, &mut spread, &mut kept, &mut segmented];
-    let from = segments.as_ref();
-    let is_segmented = extend_all(&ranked, from, incumbents, lists, output, helper, scratch)?;
-    if let Some(from) = from.filter(|_| is_segmented) {
-        let than_ns = once.period_ns().unwrap_or(u64::MAX);
-        extend_near(&from.task, than_ns, &mut segmented, lists, output, scratch)?;
-    }
+    extend_all(&ranked, segments.as_ref(), incumbents, lists, output, helper, scratch)?;
     let (lacks_bytes, _) = once.rank().min(spread.rank()).min(kept.rank()).min(segmented.rank());
     let of_segments = segments.map_or(task, |from| from.task);
     Ok(Best {
@@ -140,17 +136,88 @@ impl<'l> InOrder<'l> {
         };
         iter::once(None).chain(joins).map(new).collect()
     }
+}
 
-    /// Keeps the lists of the same order that are better.
-    fn keep_if_better(&mut self, other: &InOrder<'_>) {
-        self.once.keep_if_better(other.once.judged, other.once.launches());
-        self.kept.keep_if_better(other.kept.judged, other.kept.launches());
+/// The searches that two threads share. Each thread keeps the best lists that it has found.
+struct Searches<'l> {
+    spread: Incumbent<'l>,
+    /// Judged by the loads of links, which only works with collectives have.
+    by_load: Option<Incumbent<'l>>,
+    orders: InOrders<'l>,
+}
+
+impl<'l> Searches<'l> {
+    fn new(ranked: &Ranked<'_>, scratch: &mut Scratch<'l>) -> Result<Self, PlanningError> {
+        let task = &ranked.task;
+        let has_loads = task.sequence.graph().has_collectives();
+        Ok(Self {
+            spread: Incumbent::new(task, scratch)?.by_spread(),
+            by_load: has_loads.then(|| Incumbent::new(task, scratch)).transpose()?,
+            orders: InOrder::each(ranked, scratch)?,
+        })
+    }
+
+    /// Adds repeats to the launches in each order, as long as there are jobs left.
+    fn extend(
+        &mut self,
+        Ranked { task, ways, .. }: &Ranked<'_>,
+        (lists, jobs): (usize, &Jobs),
+        output: &mut Output<'_>,
+        scratch: &mut Scratch<'_>,
+    ) -> Result<(), PlanningError> {
+        // Whether the network has time to spare depends on the plan.
+        let sequence = task.sequence.weighing_loads();
+        let weighed = Task { sequence: &sequence, ..*task };
+        // Works with ops on the host take long to plan already.
+        let spread = task.sequence.host_steps().is_empty().then_some(&mut self.spread);
+        let first_way = ways.first().map(|&(_, join)| join);
+        let spread = spread.map(|spread| (task, first_way, spread));
+        let by_load = self.by_load.as_mut().map(|by_load| (&weighed, None, by_load));
+        let orders = self.orders.iter_mut().map(|order| (task, order.join, &mut order.once));
+        let searches = spread.into_iter().chain(by_load).chain(orders);
+        jobs.of(searches).try_for_each(|(_, (task, join, incumbent))| {
+            in_order(task, join, scratch, |task, scratch| {
+                extend(task, incumbent, lists, output, scratch)
+            })
+        })
+    }
+
+    /// Keeps the lists of the same searches that are better.
+    fn keep_if_better(&mut self, other: &Searches<'_>) {
+        let keep = |one: &mut Incumbent<'_>, other: &Incumbent<'_>| {
+            one.keep_if_better(other.judged, other.launches());
+        };
+        keep(&mut self.spread, &other.spread);
+        if let (Some(one), Some(other)) = (&mut self.by_load, &other.by_load) {
+            keep(one, other);
+        }
+        for (one, other) in self.orders.iter_mut().zip(&other.orders) {
+            keep(&mut one.once, &other.once);
+            keep(&mut one.kept, &other.kept);
+        }
+    }
+
+    /// Keeps the best list of all orders, the best spread list, and the best list from segments.
+    fn keep_best(&self, reads_together: bool, [once, spread, kept]: [&mut Incumbent<'_>; 3]) {
+        let of_task = self.orders.first().map_or(Judged::UNKNOWN.rank(), |task| task.once.rank());
+        for InOrder { join, once: joined, kept: joined_kept } in &self.orders {
+            // If the task reads states together, such ways without overlaps differ little from it.
+            let is_like_task =
+                reads_together && matches!(join, Some(Join::ByStates { overlaps: false, .. }));
+            if !is_like_task || is_surely_less(joined.rank(), of_task) {
+                once.keep_if_better(joined.judged, joined.launches());
+            }
+            kept.keep_if_better(joined_kept.judged, joined_kept.launches());
+        }
+        spread.keep_if_better(self.spread.judged, self.spread.launches());
+        if let Some(by_load) = &self.by_load {
+            once.keep_if_better(by_load.judged, by_load.launches());
+        }
     }
 }
 
 /// Adds repeats to the launches in each order, and tries the segments. The best lists become `once`,
-/// `spread` and `kept`, as in [`Best`], and the best segments `segmented`. Returns whether segments may
-/// lead to a shorter plan.
+/// `spread` and `kept`, as in [`Best`], and the best segments `segmented`.
 fn extend_all(
     ranked: &Ranked<'_>,
     segments: Option<&Segments<'_>>,
@@ -159,99 +226,76 @@ fn extend_all(
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
-) -> Result<bool, PlanningError> {
-    let Ranked { task, rank, reads_together, ways } = ranked;
+) -> Result<(), PlanningError> {
     let mut scratch = scratch.reborrow();
-    let mut own = InOrder::each(ranked, &mut scratch)?;
+    let mut own = Searches::new(ranked, &mut scratch)?;
     let mut helper = helper.map(Helper::reborrow);
-    let mut helpers = match &mut helper {
-        Some(helper) => InOrder::each(ranked, &mut helper.scratch)?,
-        None => InOrders::new(),
-    };
-    // Whether the network has time to spare depends on the plan.
-    let sequence = task.sequence.weighing_loads();
-    let weighed = Task { sequence: &sequence, ..*task };
-    let mut by_load = (task.sequence.graph().has_collectives())
-        .then(|| Incumbent::new(task, &mut scratch))
-        .transpose()?;
-    let &(lacks_bytes, (ranked_ns, _)) = rank;
+    let mut helpers =
+        helper.as_mut().map(|helper| Searches::new(ranked, &mut helper.scratch)).transpose()?;
+    let &(lacks_bytes, (ranked_ns, _)) = &ranked.rank;
     let than_ns = if lacks_bytes == 0 { ranked_ns } else { u64::MAX };
-    let jobs = Jobs::new();
-    let extend_each =
-        |orders: &mut InOrders<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-            jobs.of(orders.iter_mut()).try_for_each(|(_, InOrder { join, once, .. })| {
-                in_order(task, *join, scratch, |task, scratch| {
-                    extend(task, once, lists, output, scratch)
-                })
-            })
-        };
+    let jobs = &(lists, &Jobs::new());
     let ((), is_segmented) = both(
         helper.as_mut(),
         output,
         &mut scratch,
-        |output, scratch| extend_each(&mut own, output, scratch),
+        |output, scratch| own.extend(ranked, *jobs, output, scratch),
         |output, scratch| {
             let is_segmented = match segments {
                 Some(from) => start_segments(from, than_ns, segmented, lists, output, scratch)?,
                 None => false,
             };
-            // Works with ops on the host take long to plan already.
-            if task.sequence.host_steps().is_empty() {
-                let join = ways.first().map(|&(_, join)| join);
-                in_order(task, join, scratch, |task, scratch| {
-                    extend(task, spread, lists, output, scratch)
-                })?;
+            if let Some(helpers) = &mut helpers {
+                helpers.extend(ranked, *jobs, output, scratch)?;
             }
-            if let Some(by_load) = &mut by_load {
-                extend(&weighed, by_load, lists, output, scratch)?;
-            }
-            extend_each(&mut helpers, output, scratch)?;
             Ok(is_segmented)
         },
     )?;
-    own.iter_mut().zip(&helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
-    let orders = (&mut own, &mut helpers);
-    let given = segments.map(|from| from.task.sequence);
-    extend_segments((ranked, given), orders, lists, output, helper.as_mut(), &mut scratch)?;
-    if let Some(by_load) = by_load {
-        once.keep_if_better(by_load.judged, by_load.launches());
+    if let Some(helpers) = &helpers {
+        own.keep_if_better(helpers);
     }
-    keep_best(&own, *reads_together, [once, kept]);
-    Ok(is_segmented)
+    let reads_together = ranked.reads_together;
+    own.keep_best(reads_together, [&mut *once, &mut *spread, &mut *kept]);
+    let near = segments.filter(|_| is_segmented).map(|from| Near {
+        task: &from.task,
+        than_ns: once.period_ns().unwrap_or(u64::MAX),
+        incumbent: segmented,
+    });
+    let given = segments.map(|from| from.task.sequence);
+    let searches = (&mut own, helpers.as_mut());
+    extend_segments((ranked, given), searches, near, lists, output, helper.as_mut(), &mut scratch)?;
+    own.keep_best(reads_together, [once, spread, kept]);
+    Ok(())
 }
 
-/// Keeps the best list of all orders, and the best list from segments.
-fn keep_best(orders: &InOrders<'_>, reads_together: bool, [once, kept]: [&mut Incumbent<'_>; 2]) {
-    let of_task = orders.first().map_or(Judged::UNKNOWN.rank(), |task| task.once.rank());
-    for InOrder { join, once: joined, kept: joined_kept } in orders {
-        // If the task reads states together, such ways without overlaps differ little from it.
-        let is_like_task =
-            reads_together && matches!(join, Some(Join::ByStates { overlaps: false, .. }));
-        if !is_like_task || is_surely_less(joined.rank(), of_task) {
-            once.keep_if_better(joined.judged, joined.launches());
-        }
-        kept.keep_if_better(joined_kept.judged, joined_kept.launches());
-    }
+/// The best segments, from which a search goes on if their plan is near enough to the best plan so far.
+struct Near<'n, 'l> {
+    task: &'n Task<'n>,
+    /// The period of the best plan so far.
+    than_ns: u64,
+    incumbent: &'n mut Incumbent<'l>,
 }
 
 /// Adds repeats to the segments of each order that only this search tries. Such an order joins ops, or reads
-/// states together. The segments of the `given` order have been tried. The best lists of both threads go to
-/// the first one's orders.
+/// states together. The segments of the `given` order have been tried; the search goes on from them if they
+/// are `near`. The best lists of both threads go to the first one's searches.
 fn extend_segments(
     (Ranked { task, reads_together, .. }, given): (&Ranked<'_>, Option<&Sequence<'_>>),
-    (own, helpers): (&mut InOrders<'_>, &mut InOrders<'_>),
+    (own, mut helpers): (&mut Searches<'_>, Option<&mut Searches<'_>>),
+    near: Option<Near<'_, '_>>,
     lists: usize,
     output: &mut Output<'_>,
     helper: Option<&mut Helper<'_>>,
     scratch: &mut Scratch<'_>,
 ) -> Result<(), PlanningError> {
     let extended_ns: heapless::Vec<_, MOST_ORDERS> =
-        own.iter().map(|order| order.once.period_ns()).collect();
+        own.orders.iter().map(|order| order.once.period_ns()).collect();
     let is_given = given.is_some_and(|given| ptr::eq(given, task.sequence));
     let jobs = Jobs::new();
     let extend_each =
-        |orders: &mut InOrders<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
-            jobs.of(orders.iter_mut().zip(&extended_ns)).try_for_each(|(_, (order, than_ns))| {
+        |searches: &mut Searches<'_>, output: &mut Output<'_>, scratch: &mut Scratch<'_>| {
+            let orders = searches.orders.iter_mut().zip(&extended_ns);
+            jobs.of(orders).try_for_each(|(_, (order, than_ns))| {
                 let Some(than_ns) = *than_ns else { return Ok(()) };
                 let InOrder { join, once, kept } = order;
                 // A single micro-batch has no second loss.
@@ -279,10 +323,20 @@ fn extend_segments(
         helper,
         output,
         scratch,
-        |output, scratch| extend_each(own, output, scratch),
-        |output, scratch| extend_each(helpers, output, scratch),
+        |output, scratch| {
+            if let Some(Near { task, than_ns, incumbent }) = near {
+                extend_near(task, than_ns, incumbent, lists, output, scratch)?;
+            }
+            extend_each(own, output, scratch)
+        },
+        |output, scratch| match &mut helpers {
+            Some(helpers) => extend_each(helpers, output, scratch),
+            None => Ok(()),
+        },
     )?;
-    own.iter_mut().zip(&*helpers).for_each(|(own, helpers)| own.keep_if_better(helpers));
+    if let Some(helpers) = helpers {
+        own.keep_if_better(helpers);
+    }
     Ok(())
 }
 
