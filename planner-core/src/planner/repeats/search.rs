@@ -234,19 +234,20 @@ fn extend_all(
         helper.as_mut().map(|helper| Searches::new(ranked, &mut helper.scratch)).transpose()?;
     let &(lacks_bytes, (ranked_ns, _)) = &ranked.rank;
     let than_ns = if lacks_bytes == 0 { ranked_ns } else { u64::MAX };
-    let jobs = &(lists, &Jobs::new());
+    let jobs = Jobs::new();
+    let jobs = (lists, &jobs);
     let ((), is_segmented) = both(
         helper.as_mut(),
         output,
         &mut scratch,
-        |output, scratch| own.extend(ranked, *jobs, output, scratch),
+        |output, scratch| own.extend(ranked, jobs, output, scratch),
         |output, scratch| {
             let is_segmented = match segments {
                 Some(from) => start_segments(from, than_ns, segmented, lists, output, scratch)?,
                 None => false,
             };
             if let Some(helpers) = &mut helpers {
-                helpers.extend(ranked, *jobs, output, scratch)?;
+                helpers.extend(ranked, jobs, output, scratch)?;
             }
             Ok(is_segmented)
         },
