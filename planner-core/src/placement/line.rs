@@ -13,8 +13,9 @@ const NONE: u32 = u32::MAX;
 /// The positions of a block. A balance between the size of the tree and the time of an update.
 const BLOCK: usize = 16;
 
-/// Some objects, each at a position of its own. The caller passes the key of each object, which is above 0
-/// and stays the same while the object is in the line. Each operation is O(log n) for n positions.
+/// Some objects, each at a position of its own. The caller passes the key of each object, which stays the
+/// same while the object is in the line. An object with key 0 is never found. Each operation is O(log n)
+/// for n positions.
 pub(super) struct Line<'a> {
     /// The object at each position.
     objects: &'a mut [u32],
@@ -89,7 +90,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The first object in a range of positions whose key is at least `least`, which is above 0.
+    /// The first object in a range of positions whose key is at least `least`. `least` is above 0.
     pub(super) fn first(
         &self,
         range: Range<u32>,

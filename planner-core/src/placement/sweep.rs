@@ -60,6 +60,11 @@ fn due(arcs: &Arcs<'_>, home: &[u32], object: u32) -> u32 {
     arcs.taken.get(home[object as usize] as usize).map_or(NEVER, |&taken| taken)
 }
 
+/// A number that is larger for an object in use if it is released earlier; 0 if it is never released.
+fn earliness(until: &[u32], object: u32) -> u32 {
+    !until[object as usize]
+}
+
 /// Finds an object for each slot, and writes their numbers to `objects`. Returns the number of
 /// objects that the pools lack; if it is not zero, some numbers are beyond the last object.
 #[expect(
@@ -294,13 +299,13 @@ impl<'w> Colours<'w> {
 
     /// Notes that an object is in use.
     fn hold(&mut self, object: u32) {
-        self.held.put(self.rank(object), object, |object| !self.until[object as usize]);
+        self.held.put(self.rank(object), object, |object| earliness(self.until, object));
     }
 
     fn give(&mut self, slots: Range<u32>) {
         for slot in slots {
             let object = self.object[slot as usize];
-            self.held.remove(object, |object| !self.until[object as usize]);
+            self.held.remove(object, |object| earliness(self.until, object));
             self.release(self.pool(object), object);
         }
     }
@@ -362,14 +367,15 @@ impl<'w> Colours<'w> {
         None
     }
 
-    /// Among the objects in use that can exchange with a free object and are due later than that, the object
-    /// that is due latest. Also returns the slots from which the two objects exchange their later slots.
+    /// Finds the object that is due latest among the objects in use that can exchange with a free object and
+    /// are due later than it. Also returns the slots from which the two objects exchange their later slots.
     fn partner(&mut self, free: u32, pool: usize) -> Option<(u32, [u32; 2])> {
         let due = self.due(free);
         let mut ranks = 0..self.rank(free);
         loop {
-            let until = |object: u32| !self.until[object as usize];
-            let held = self.held.first(ranks.clone(), (!due).saturating_add(1), until)?;
+            let key = |object| earliness(self.until, object);
+            // Released before the free object is due.
+            let held = self.held.first(ranks.clone(), (!due).saturating_add(1), key)?;
             self.tries = self.tries.checked_sub(1)?;
             self.in_vain = self.in_vain.checked_sub(1)?;
             if self.due(held) <= due {
@@ -387,7 +393,7 @@ impl<'w> Colours<'w> {
     /// Exchanges the later slots of a free object and an object in use, which is free then.
     fn exchange_between(&mut self, free: u32, held: u32, ends: [u32; 2]) {
         let position = self.free.position(free);
-        self.held.remove(held, |object| !self.until[object as usize]);
+        self.held.remove(held, |object| earliness(self.until, object));
         self.swap([free, held], ends);
         self.hold(free);
         self.put_free(position, held);
