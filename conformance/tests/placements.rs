@@ -335,6 +335,19 @@ fn a_large_model_is_mapped_before_it_runs() {
     planning::prove(&graph, &machine, &plan, &schedule.schedule()).unwrap();
 }
 
+/// Thousands of objects are free, but most are due before the allocation ends.
+#[test]
+fn a_free_object_is_found_among_thousands_that_are_due() {
+    let graph = models::generate("llama:billions=8").unwrap();
+    let graph = graph.graph().unwrap();
+    let machine = workloads::machines::builtin("gh200").unwrap().machine;
+    let request = Request { graph: &graph, machine: &machine, budget_bytes: 49 << 30 };
+    let plan = planning::plan(&request, Planner::Fit).unwrap();
+    let over = Over { spares_due: true, ..ONCE };
+    let placed = placing::place_over(&graph, &machine, &plan, over).unwrap();
+    assert_eq!(placed.predicted.period_ns, plan.predicted.period_ns);
+}
+
 /// The number is the caller's, so none of them may panic.
 #[test]
 fn iterations_that_cannot_be_are_refused() {
