@@ -253,7 +253,6 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
         scratch: &mut Scratch<'_>,
     ) -> Result<(), PlanningError> {
         let for_later = left.saturating_sub(lists / 2);
-        let had_plan = self.incumbent.period_ns().is_some();
         let before = self.incumbent.rank();
         let at_rest = self.used.mean_of_links();
         let mut climb = Climb::new();
@@ -268,10 +267,6 @@ impl<'r, 'l, 'o> Round<'r, 'l, 'o> {
                 // a plan with fewer lists than more prices do.
                 return Ok(());
             }
-        }
-        if had_plan && self.incumbent.rank() == before {
-            // If no price adds repeats to the best list, learned pressures rarely do.
-            return Ok(());
         }
         let (best, mut least) = climb.best;
         let mut price = Climb::price(best);
