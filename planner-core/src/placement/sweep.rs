@@ -274,10 +274,10 @@ impl<'w> Colours<'w> {
             let twin = self.arcs.twin[slot as usize];
             let object = if at > 0 && twin != NONE {
                 // It is due now, so it is free.
-                let home = self.object[twin as usize];
-                self.remove_free(home);
-                self.home[home as usize] = NONE;
-                home
+                let object = self.object[twin as usize];
+                self.remove_free(object);
+                self.home[object as usize] = NONE;
+                object
             } else {
                 self.pick(slot, at, pool)
             };
